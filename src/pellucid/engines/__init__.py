@@ -1,0 +1,30 @@
+"""The two engines: the same few operations under the same names."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from typing import Any
+
+from ..settings import did_you_mean
+
+__all__ = ["get_engine", "has_jax"]
+
+NAMES = ("numpy", "jax")
+
+
+def get_engine(name: str) -> Any:
+    """Return the engine module `name`; jax is imported only here."""
+    if name not in NAMES:
+        raise ValueError(f"engine must be 'auto', 'numpy' or 'jax', got {name!r}.{did_you_mean(name, ('auto', *NAMES))}")
+    if name == "jax" and not has_jax():
+        raise ImportError("engine='jax' needs the package jax, which cannot be imported here. Use engine='numpy', or install jax.")
+    return importlib.import_module(f".{name}", __name__)
+
+
+def has_jax() -> bool:
+    """Whether jax can be imported (it is not imported to find out)."""
+    try:
+        return importlib.util.find_spec("jax") is not None
+    except (ImportError, ValueError):
+        return False

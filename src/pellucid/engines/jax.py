@@ -1,0 +1,113 @@
+"""The JAX engine: hundreds of training steps as one compiled program."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from ..layers.base import Layer
+from ..training.step import Batch, evaluation_step, gradients, training_step
+from .ops import Ops
+
+__all__ = ["JaxOps"]
+
+name = "jax"
+
+
+class JaxOps(Ops):
+    """Operations on JAX arrays."""
+
+    xp = jnp
+
+    def forward(self, layer, p, x, key):
+        if type(layer).backward is not Layer.backward:
+            return super().forward(layer, p, x, key)
+        run = super().forward  # a user's layer without backward: JAX derives it
+        return jax.vjp(lambda p, x: run(layer, p, x, key)[0], p, x)
+
+    def backward(self, layer, p, cache, dy, key, wrt_input=True):
+        if type(layer).backward is not Layer.backward:
+            return super().backward(layer, p, cache, dy, key, wrt_input)
+        grads, dx = cache(dy)
+        return dx, grads
+
+    def erf(self, x):
+        return jax.scipy.special.erf(x)
+
+    def take(self, x, rows):
+        return jnp.take(x, rows, axis=0, mode="clip")
+
+
+def precision(dtype: Any) -> Any:
+    """A context in which arrays of `dtype` keep their precision."""
+    return jax.enable_x64(np.dtype(dtype) == np.float64)
+
+
+def put(tree: Any) -> Any:
+    """Copy data to the device."""
+    return jax.tree.map(jnp.asarray, tree)
+
+
+def get(tree: Any) -> Any:
+    """Copy data back to the host."""
+    return jax.tree.map(np.array, tree)
+
+
+def copy(tree: Any) -> Any:
+    """A copy on the device, for what is about to be donated."""
+    return jax.tree.map(jnp.copy, tree)
+
+
+def batch_of(data: Batch, plan: Any, i: Any) -> Batch:
+    """The i-th mini-batch of the plan; rows beyond its size get weight zero."""
+    rows = lax.dynamic_index_in_dim(plan.rows, i, keepdims=False)
+    batch: Batch = jax.tree.map(lambda a: jnp.take(a, rows, axis=0, mode="clip"), data)
+    there = jnp.arange(rows.shape[0], dtype=jnp.int32) < plan.sizes[i]
+    return batch._replace(weight=jnp.where(there, batch.weight, 0))
+
+
+@functools.partial(jax.jit, static_argnames=("net", "loss", "optimizer"), donate_argnames=("state",))
+def train(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: Any) -> tuple[Any, Any]:
+    """Run the plan's training steps; returns the new state and one row of sums per step.
+
+    The number of steps is data, not shape: a short last chunk runs in the program of the full ones.
+    """
+
+    def step(i: Any, carry: Any) -> Any:
+        state, sums = carry
+        state, row = training_step(JaxOps, net, loss, optimizer, state, batch_of(data, plan, i), plan.rates[i])
+        return state, lax.dynamic_update_index_in_dim(sums, jnp.stack(row), i, 0)
+
+    sums = jnp.zeros((plan.rows.shape[0], 2 + len(loss.scores)), dtype=data.weight.dtype)
+    return lax.fori_loop(0, plan.count, step, (state, sums))
+
+
+@functools.partial(jax.jit, static_argnames=("net", "loss"))
+def evaluate(net: Any, loss: Any, params: Any, data: Batch, plan: Any) -> Any:
+    """Run the plan's batches forward; returns one row of sums per batch."""
+
+    def step(i: Any, sums: Any) -> Any:
+        row = evaluation_step(JaxOps, net, loss, params, batch_of(data, plan, i))
+        return lax.dynamic_update_index_in_dim(sums, jnp.stack(row), i, 0)
+
+    sums = jnp.zeros((plan.rows.shape[0], 2 + len(loss.scores)), dtype=data.weight.dtype)
+    return lax.fori_loop(0, plan.count, step, sums)
+
+
+@functools.partial(jax.jit, static_argnames=("net",))
+def forward(net: Any, params: Any, x: Any) -> Any:
+    """The network's output."""
+    return JaxOps().forward(net, params, x, "net")[0]
+
+
+@functools.partial(jax.jit, static_argnames=("net", "loss"))
+def value_and_gradients(net: Any, loss: Any, params: Any, batch: Batch, seed: Any) -> tuple[Any, Any]:
+    """Mean loss over all rows and its gradients."""
+    ops = JaxOps(training=True, seed=seed, weight=batch.weight, lengths=batch.lengths)
+    g = gradients(ops, net, loss, params, batch)
+    return g.loss, g.params

@@ -1,0 +1,82 @@
+"""The NumPy engine: one step after the other, every number there to be looked at."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import numpy as np
+
+from ..training.step import Batch, evaluation_step, gradients, training_step
+from .ops import Ops
+
+__all__ = ["NumpyOps"]
+
+name = "numpy"
+
+
+class NumpyOps(Ops):
+    """Operations on NumPy arrays."""
+
+    xp = np
+
+    def erf(self, x):
+        from scipy.special import erf
+
+        return erf(x)
+
+    def take(self, x, rows):
+        return np.take(x, rows, axis=0)
+
+
+def precision(dtype: Any) -> Any:
+    """NumPy computes in any precision."""
+    return contextlib.nullcontext()
+
+
+def put(tree: Any) -> Any:
+    """Hand data to the engine: nothing to do."""
+    return tree
+
+
+get = copy = put  # values are never changed in place, so holding on to them is enough
+
+
+def train(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: Any) -> tuple[Any, np.ndarray]:
+    """Run the plan's training steps; returns the new state and one row of sums per step."""
+    sums = []
+    with np.errstate(all="ignore"):  # values that are not finite are found and explained by the loop
+        for rows, size, rate in zip(plan.rows[: plan.count], plan.sizes, plan.rates, strict=False):
+            batch = gather(data, rows[:size])
+            state, row = training_step(NumpyOps, net, loss, optimizer, state, batch, rate)
+            sums.append(row)
+    return state, np.array(sums)
+
+
+def evaluate(net: Any, loss: Any, params: Any, data: Batch, plan: Any) -> np.ndarray:
+    """Run the plan's batches forward; returns one row of sums per batch."""
+    with np.errstate(all="ignore"):
+        return np.array(
+            [
+                evaluation_step(NumpyOps, net, loss, params, gather(data, rows[:size]))
+                for rows, size in zip(plan.rows[: plan.count], plan.sizes, strict=False)
+            ]
+        )
+
+
+def gather(data: Batch, rows: np.ndarray) -> Batch:
+    """The rows of a mini-batch."""
+    return Batch(*(a if a is None else np.take(a, rows, axis=0) for a in data))
+
+
+def forward(net: Any, params: Any, x: np.ndarray) -> np.ndarray:
+    """The network's output."""
+    with np.errstate(all="ignore"):
+        return NumpyOps().forward(net, params, x, "net")[0]
+
+
+def value_and_gradients(net: Any, loss: Any, params: Any, batch: Batch, seed: Any) -> tuple[Any, Any]:
+    """Mean loss over all rows and its gradients."""
+    ops = NumpyOps(training=True, seed=seed, weight=batch.weight, lengths=batch.lengths)
+    g = gradients(ops, net, loss, params, batch)
+    return g.loss, g.params

@@ -1,0 +1,117 @@
+"""Ops: an engine bound to one pass through a network.
+
+Layers see the engine only through this class, and combinators call their children only through
+`forward` and `backward`. That makes these two methods the one place where errors get their location,
+where values can be recorded, and where random streams get their key.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+__all__ = ["Ops", "counter_hash"]
+
+
+class Ops:
+    """The operations a layer may use.
+
+    Attributes
+    ----------
+    xp : module
+        The array namespace: ``numpy`` or ``jax.numpy``.
+    training : bool
+        Whether this pass is part of training (dropout drops, statistics move).
+    seed, step : uint32 scalars
+        What all randomness of this pass is derived from, together with the place in the network.
+    weight : array of shape (batch,) or None
+        The weight of each row; 0 means the row is not there.
+    lengths : array of shape (batch,) or None
+        How many positions of each row are real, for sequences of different length; the rest is padding.
+        Layers that mix positions must not let the padding in; for all others it does not matter, because
+        no flow comes back from it.
+    """
+
+    xp: Any
+
+    def __init__(self, training: bool = False, seed: Any = 0, step: Any = 0, weight: Any = None, lengths: Any = None) -> None:
+        self.training, self.seed, self.step, self.weight, self.lengths = training, seed, step, weight, lengths
+        self.path: list[str | int] = []
+        self.kept: dict[tuple[str | int, ...], Any] = {}
+
+    # ---------------------------------------------------------------- the one hook
+    def forward(self, layer: Any, p: Any, x: Any, key: str | int) -> tuple[Any, Any]:
+        """Run a child's forward pass. `key` is where its parameters lie in the parent's."""
+        self.path.append(key)
+        try:
+            return layer.forward(self, p, x)
+        except Exception as error:
+            locate(error, layer, key)
+            raise
+        finally:
+            self.path.pop()
+
+    def backward(self, layer: Any, p: Any, cache: Any, dy: Any, key: str | int, wrt_input: bool = True) -> tuple[Any, Any]:
+        """Run a child's backward pass."""
+        self.path.append(key)
+        try:
+            return layer.backward(self, p, cache, dy, wrt_input)
+        except Exception as error:
+            locate(error, layer, key)
+            raise
+        finally:
+            self.path.pop()
+
+    def note(self, name: str, value: Any) -> Any:
+        """Offer an inner value to whoever records this pass; otherwise nothing happens."""
+        return value
+
+    def keep(self, name: str, value: Any) -> None:
+        """Set a buffer of the layer that is running; the training step writes it back."""
+        self.kept[(*self.path[1:], name)] = value
+
+    def uniform(self, shape: tuple[int, ...]) -> Any:
+        """Numbers in [0, 1), the same bits on every engine: a hash of seed, step, place and position."""
+        size = 1
+        for n in shape:
+            size *= n
+        xp = self.xp
+        seed, step = (xp.asarray(v).astype(xp.uint32).reshape(1) for v in (self.seed, self.step))
+        place = xp.full((1,), zlib.crc32(repr(self.path[1:]).encode()), dtype=xp.uint32)
+        bits = counter_hash(xp, [seed, place, step, xp.arange(size, dtype=xp.uint32)])
+        return ((bits >> 8).astype(xp.float32) * 2.0**-24).reshape(shape)
+
+    def mask(self, positions: int) -> Any:
+        """1 for every real position, 0 for padding: shape (batch, positions), in the dtype of the weights."""
+        there = self.xp.arange(positions, dtype=self.lengths.dtype) < self.lengths[:, None]
+        return there.astype(self.weight.dtype)
+
+    # ---------------------------------------------------------------- what array namespaces lack
+    def erf(self, x: Any) -> Any:
+        """The error function."""
+        raise NotImplementedError
+
+    def take(self, x: Any, rows: Any) -> Any:
+        """Rows of an array."""
+        raise NotImplementedError
+
+
+def counter_hash(xp: Any, words: list[Any]) -> Any:
+    """Mix arrays of 32-bit words into one (a multiply-xorshift finaliser applied word by word)."""
+    h = xp.zeros((1,), dtype=xp.uint32)
+    for word in words:
+        h = h ^ word
+        h = (h ^ (h >> 16)) * xp.uint32(0x7FEB352D)
+        h = (h ^ (h >> 15)) * xp.uint32(0x846CA68B)
+        h = (h ^ (h >> 16)) + xp.uint32(0x9E3779B9)
+    return h
+
+
+def locate(error: Exception, layer: Any, key: str | int) -> None:
+    """Say once, as a note on the error, in which layer it arose; the path grows on the way up."""
+    label = layer.name or str(key)
+    path, text = getattr(error, "layer", ("", repr(layer)))
+    path = f"{label}.{path}" if path else label
+    error.layer = (path, text)  # type: ignore[attr-defined]
+    error.__notes__ = [n for n in getattr(error, "__notes__", []) if not n.startswith("in net")]
+    error.add_note(f"in {path}: {text}")

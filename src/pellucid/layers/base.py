@@ -1,0 +1,123 @@
+"""What a layer is: three pure methods on frozen settings."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from ..settings import Settings
+from ..tree import is_buffer, leaves
+
+if TYPE_CHECKING:
+    from ..engines.ops import Ops
+
+__all__ = ["Array", "Layer", "Params", "Shape", "ShapeError"]
+
+Array: TypeAlias = Any  # a NumPy or a JAX array: a layer does not know which
+Params: TypeAlias = Any  # a dict of arrays, or a tuple with one entry per child
+Shape: TypeAlias = tuple[int, ...]
+
+
+class ShapeError(ValueError):
+    """A layer was given a shape it cannot work with. The message says where, what and how to mend it."""
+
+    def __init__(self, layer: Layer, expected: str, got: object, fix: str = "") -> None:
+        super().__init__(layer, expected, got, fix)
+        self.layer, self.expected, self.got, self.fix = layer, expected, got, fix
+        self.path: list[str] = []
+
+    def __str__(self) -> str:
+        where = f" (at net.{'.'.join(self.path)})" if self.path else ""
+        fix = f" {self.fix}" if self.fix else ""
+        return f"{self.layer!r}{where}: expected {self.expected}, got {self.got}.{fix}"
+
+
+class Layer(Settings):
+    """A differentiable function with parameters.
+
+    A subclass lists its hyper-parameters as annotated fields and writes three pure methods.
+
+    build(rng, shape)
+        Parameters in float64 and the output shape, from the input shape without its batch axis.
+    forward(ops, p, x)
+        The output y, and whatever `backward` needs to remember.
+    backward(ops, p, cache, dy, wrt_input=True)
+        From the flow dy = ∂L/∂y: the flow dx = ∂L/∂x (None if not `wrt_input`) and a dict of gradients,
+        named as the parameters. Left out, the JAX engine derives it.
+    """
+
+    name: str | None = dataclasses.field(default=None, kw_only=True)
+
+    def build(self, rng: np.random.Generator, shape: Shape) -> tuple[Params, Shape]:
+        return {}, shape
+
+    def forward(self, ops: Ops, p: Params, x: Array) -> tuple[Array, Any]:
+        raise NotImplementedError(f"{type(self).__name__} has no forward method.")
+
+    def backward(self, ops: Ops, p: Params, cache: Any, dy: Array, wrt_input: bool = True) -> tuple[Array | None, Params]:
+        raise NotImplementedError(
+            f"{type(self).__name__} has no backward method, and only the JAX engine can derive one. "
+            "Use engine='jax', or write backward(self, ops, p, cache, dy, wrt_input=True)."
+        )
+
+    @property
+    def children(self) -> tuple[Layer, ...]:
+        return ()
+
+    # ---------------------------------------------------------------- the algebra
+    def __rshift__(self, other: Layer) -> Layer:
+        from .combine import Chain
+
+        return Chain(self, operand(">>", other))
+
+    def __or__(self, other: Layer) -> Layer:
+        from .combine import Concat
+
+        return Concat(self, operand("|", other))
+
+    def __add__(self, other: Layer) -> Layer:
+        from .combine import Sum
+
+        return Sum(self, operand("+", other))
+
+    def __mul__(self, other: Layer) -> Layer:
+        from .combine import Product
+
+        return Product(self, operand("*", other))
+
+    # ---------------------------------------------------------------- looking at it
+    def named(self, name: str) -> Any:
+        """Return this layer under a name that paths, errors and files will show."""
+        if not name.isidentifier() or name.startswith("_"):
+            raise ValueError(f"A layer's name must be a plain word like 'gate', got {name!r}.")
+        return self.replace(name=name)
+
+    def count(self, shape: Shape) -> int:
+        """The number of weights and biases to be learned for an input of `shape` (N02)."""
+        params, _ = self.build(np.random.default_rng(0), shape)
+        return parameter_count(params)
+
+    def summary(self, shape: Shape) -> str:
+        """A table of layers, output shapes and parameter counts for an input of `shape` (without batch axis)."""
+        from .summary import summary
+
+        return summary(self, shape)
+
+    def __repr__(self) -> str:
+        text = super().__repr__()
+        return f"{text}.named({self.name!r})" if self.name else text
+
+
+def parameter_count(params: Params) -> int:
+    return sum(math.prod(np.shape(leaf)) for path, leaf in leaves(params) if not is_buffer(path))
+
+
+def operand(symbol: str, other: object) -> Layer:
+    if isinstance(other, Layer):
+        return other
+    if isinstance(other, type) and issubclass(other, Layer):
+        raise TypeError(f"{other.__name__} is a class; write {other.__name__}(...) after {symbol}.")
+    raise TypeError(f"{symbol} joins two layers, got {other!r} on the right.")

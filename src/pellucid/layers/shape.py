@@ -1,0 +1,77 @@
+"""Layers that rearrange, and dropout."""
+
+from __future__ import annotations
+
+import math
+
+from .base import Layer, ShapeError
+
+__all__ = ["Dropout", "Flatten", "Reshape"]
+
+
+class Reshape(Layer):
+    """The same numbers in another shape (the batch axis stays).
+
+    Forward   y = x as (batch, *shape)
+    Backward  dx = dy in the shape of x
+
+    One entry of `shape` may be −1: what is left over.
+    """
+
+    shape: tuple[int, ...]
+
+    def build(self, rng, shape):
+        size, new = math.prod(shape), list(self.shape)
+        if new.count(-1) == 1 and size % max(1, -math.prod(new)) == 0:
+            new[new.index(-1)] = size // -math.prod(new) if math.prod(new) else 0
+        if math.prod(new) != size or any(n < 1 for n in new):
+            raise ShapeError(self, f"{' × '.join(map(str, self.shape)) or '1'} numbers", f"{shape} with {size}")
+        return {}, tuple(new)
+
+    def forward(self, ops, p, x):
+        return x.reshape(x.shape[0], *self.shape), x.shape
+
+    def backward(self, ops, p, shape, dy, wrt_input=True):
+        return dy.reshape(shape), {}
+
+
+class Flatten(Layer):
+    """All axes but the batch's made one.
+
+    Forward   y = x as (batch, n)
+    Backward  dx = dy in the shape of x
+    """
+
+    def build(self, rng, shape):
+        return {}, (math.prod(shape),)
+
+    def forward(self, ops, p, x):
+        return x.reshape(x.shape[0], math.prod(x.shape[1:])), x.shape
+
+    def backward(self, ops, p, shape, dy, wrt_input=True):
+        return dy.reshape(shape), {}
+
+
+class Dropout(Layer):
+    """Sets each entry to zero with probability `rate` while training, and scales the others up.
+
+    Forward   y = x ⊙ m,   m = 0 with probability rate, else 1/(1 − rate)
+    Backward  dx = dy ⊙ m
+
+    When not training, y = x. The mask depends on seed, step, place in the network and position alone,
+    so both engines drop the same entries.
+    """
+
+    rate: float = 0.5
+
+    def check(self):
+        self.require(0 <= self.rate < 1, "rate", "at least 0 and less than 1")
+
+    def forward(self, ops, p, x):
+        if not ops.training or self.rate == 0:
+            return x, None
+        m = (ops.uniform(x.shape) >= self.rate).astype(x.dtype) * (1 / (1 - self.rate))
+        return x * m, m
+
+    def backward(self, ops, p, m, dy, wrt_input=True):
+        return (dy if m is None else dy * m), {}

@@ -1,0 +1,327 @@
+"""Network: an expression of the algebra with its parameters."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from .engines import get_engine
+from .layers.activations import LogSoftmax, Sigmoid, Softmax
+from .layers.base import Layer, parameter_count
+from .losses import BinaryCrossEntropy, CrossEntropy, Loss, SigmoidCrossEntropy, SoftmaxCrossEntropy, SquaredError, get_loss
+from .optimizers import LBFGS, Optimizer, get_optimizer
+from .proof import GradientCheck, check_gradients
+from .settings import did_you_mean, friendly
+from .training.callbacks import EarlyStopping, History, as_callbacks
+from .training.data import as_inputs, class_factors, class_numbers, make_batch, row_weights, select, split
+from .training.loop import Job, evaluate, train
+from .training.step import Batch
+from .tree import flatten, map_leaves, unflatten
+
+__all__ = ["Network"]
+
+ORDERS = ("shuffled", "given", "drawn")
+
+
+class Network:
+    """An expression with its parameters: fit, predict, look inside.
+
+    Parameters
+    ----------
+    net : Layer
+        Any expression, such as ``Linear(64) >> ReLU() >> Linear(10)``.
+    input_shape : tuple of int, optional
+        The shape of one row of X. Left out, the first `fit` takes it from X.
+    loss : str or Loss
+        "auto" follows the last layer: Softmax() takes CrossEntropy(), Sigmoid() takes BinaryCrossEntropy(),
+        anything else SquaredError() (N25).
+    seed : int
+        Decides initial weights, the order of mini-batches and dropout.
+    dtype : "float32" or "float64"
+
+    Examples
+    --------
+    >>> import numpy as np, pellucid as pc
+    >>> X = np.array([[0, 0], [0, 1], [1, 0], [1, 1]]); y = np.array([0, 1, 1, 0])
+    >>> model = pc.Network(pc.Linear(8) >> pc.Tanh() >> pc.Linear(2), (2,), "softmax_cross_entropy")
+    >>> history = model.fit(X, y, epochs=300, optimizer=pc.Adam(0.05), engine="numpy")
+    >>> model.predict(X)
+    array([0, 1, 1, 0])
+    """
+
+    @friendly
+    def __init__(
+        self,
+        net: Layer,
+        input_shape: int | Iterable[int] | None = None,
+        loss: str | Loss = "auto",
+        *,
+        seed: int = 0,
+        dtype: Literal["float32", "float64"] = "float32",
+    ) -> None:
+        if not isinstance(net, Layer):
+            hint = f" Write {net.__name__}(...)." if isinstance(net, type) else ""
+            raise TypeError(f"net must be a layer or an expression of layers, got {net!r}.{hint}")
+        if str(np.dtype(dtype)) not in ("float32", "float64"):
+            raise ValueError(f"dtype must be 'float32' or 'float64', got {dtype!r}.")
+        if isinstance(seed, bool) or not hasattr(seed, "__index__") or seed < 0:
+            raise ValueError(f"seed must be a whole number, 0 or more, got {seed!r}.")
+        self.net, self.seed, self.dtype = net, int(seed), np.dtype(dtype)
+        self.loss = default_loss(net) if isinstance(loss, str) and loss == "auto" else get_loss(loss)
+        warn_applied_twice(net, self.loss)
+        self.history = History()
+        self.input_shape: tuple[int, ...] | None = None
+        self.output_shape: tuple[int, ...] = ()
+        self.params: Any = None
+        if input_shape is not None:
+            self.build(input_shape)
+
+    def build(self, input_shape: int | Iterable[int]) -> Network:
+        """Make fresh parameters for rows of `input_shape` (N48)."""
+        sizes: list[Any] = list(input_shape) if isinstance(input_shape, Iterable) else [input_shape]
+        if any(isinstance(n, bool) or not hasattr(n, "__index__") or n < 1 for n in sizes):
+            raise ValueError(f"input_shape must be the sizes of one row, such as (64,), without the batch; got {input_shape!r}.")
+        shape = tuple(int(n) for n in sizes)
+        params, self.output_shape = self.net.build(np.random.default_rng(self.seed), shape)
+        self.params, self.input_shape = map_leaves(lambda a: np.asarray(a, self.dtype), params), shape
+        return self
+
+    # ---------------------------------------------------------------- learning
+    @friendly
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        *,
+        epochs: int = 20,
+        batch_size: int | None = None,
+        optimizer: str | Optimizer = "adam",
+        engine: Literal["auto", "numpy", "jax"] = "auto",
+        validation: float | tuple[Any, ...] | None = None,
+        sample_weight: Any = None,
+        class_weight: Any = None,
+        early_stopping: bool | int | EarlyStopping | None = None,
+        callbacks: Any = None,
+        metrics: dict[str, Callable[[Any, Any], float]] | None = None,
+        order: Literal["shuffled", "given", "drawn"] = "shuffled",
+        checkpoint: str | os.PathLike[str] | None = None,
+        resume: bool = False,
+        progress: bool = True,
+    ) -> History:
+        """Learn from rows X and targets y, starting from the present weights.
+
+        Parameters
+        ----------
+        X, y : array, list or frame
+            One row per example. Class targets are numbers 0, 1, … or one-hot rows.
+        epochs : int
+            Passes over the data.
+        batch_size : int, optional
+            Rows per step; by default 32, or all rows for GradientDescent and LBFGS.
+        optimizer : str or Optimizer
+            ``pc.Adam(1e-3)``, ``pc.SGD(pc.InverseTime(0.1), momentum=0.9)``, …
+        engine : "auto", "numpy" or "jax"
+            "auto" takes the one predicted to be done first; ``history.engine`` says which and why.
+        validation : float or (X, y) or (X, y, sample_weight), optional
+            A fraction of the rows (classes keep their shares), or other data, to measure after every epoch.
+        sample_weight : array, optional
+            A weight per row: 2 counts as two equal rows, 0 as none.
+        class_weight : "balanced" or dict, optional
+            Weights by class, multiplied with `sample_weight`.
+        early_stopping : bool, int (patience) or EarlyStopping, optional
+            When to stop; the best weights are restored.
+        callbacks : function of run, Callback, or a list of them
+        metrics : dict of name: f(target, output), optional
+            Measured on the validation data after every epoch.
+        order : "shuffled", "given" or "drawn"
+            Every row once in random order; in the order given; or drawn with replacement (N41).
+        checkpoint, resume : path and bool
+            Write everything needed to go on after each epoch; with `resume`, go on from there. k epochs, then
+            resumed to N, give bit for bit the weights of N epochs.
+        progress : bool
+            Show a progress bar where there is a terminal.
+
+        Returns
+        -------
+        History
+            Also kept as ``model.history``.
+        """
+        optimizer = get_optimizer(optimizer)
+        whole("epochs", epochs, 1)
+        if batch_size is not None:
+            whole("batch_size", batch_size, 1)
+        if order not in ORDERS:
+            raise ValueError(f"order must be one of {', '.join(map(repr, ORDERS))}, got {order!r}.{did_you_mean(order, ORDERS)}")
+        if engine not in ("auto", "numpy", "jax"):
+            get_engine(engine)
+        if resume and checkpoint is None:
+            raise ValueError("resume=True needs checkpoint=: the file to go on from.")
+        if checkpoint is not None and isinstance(optimizer, LBFGS):
+            raise ValueError("LBFGS cannot be checkpointed: SciPy keeps its memory to itself. Use another optimizer, or no checkpoint.")
+        if checkpoint is not None and not Path(checkpoint).absolute().parent.is_dir():
+            raise FileNotFoundError(f"checkpoint: the folder {Path(checkpoint).absolute().parent} does not exist.")
+        data = self.as_batch(X, y, sample_weight, build=True)
+        data, origin, held = self.divide(data, class_weight, validation)
+        size = min(batch_size or optimizer.batch_size or len(data.x), len(data.x))
+        job = Job(
+            data, origin, held, optimizer, epochs, size, order, engine, as_callbacks(callbacks), dict(metrics or {}),
+            as_stopping(early_stopping), Path(checkpoint) if checkpoint is not None else None, resume, progress,
+        )  # fmt: skip
+        return train(self, job)
+
+    def divide(self, data: Batch, class_weight: Any, validation: Any) -> tuple[Batch, np.ndarray, Batch | None]:
+        """Weights applied, rows of weight 0 left out, the validation part set aside."""
+        labels = class_numbers(data.target, self.loss)
+        if labels is not None and len(labels) > 1 and labels.min() == labels.max():
+            warnings.warn(f"all {len(labels)} rows are of class {labels[0]}: there is nothing to tell apart.", UserWarning, stacklevel=4)
+        if class_weight is not None:
+            factors = class_factors(class_weight, labels, max(2, self.output_shape[-1]))
+            data = data._replace(weight=row_weights(data.weight * factors, len(data.x), self.dtype))
+        origin = np.flatnonzero(data.weight)
+        data = select(data, origin)
+        if validation is None:
+            return data, origin, None
+        if isinstance(validation, tuple | list):
+            if len(validation) not in (2, 3):
+                raise ValueError(f"validation must be a fraction, (X, y) or (X, y, sample_weight), got a tuple of {len(validation)}.")
+            held = self.as_batch(*validation)
+            return data, origin, select(held, np.flatnonzero(held.weight))
+        if isinstance(validation, bool) or not isinstance(validation, int | float | np.number) or not 0 < validation < 1:
+            raise ValueError(f"validation must be a fraction between 0 and 1, (X, y) or (X, y, sample_weight), got {validation!r}.")
+        mine, theirs = split(len(data.x), float(validation), None if labels is None else labels[origin], self.seed)
+        return select(data, mine), origin[mine], select(data, theirs)
+
+    # ---------------------------------------------------------------- using it
+    def __call__(self, X: Any) -> np.ndarray:
+        """The network's outputs for rows X, as they are."""
+        self.require_built()
+        return self.outputs(as_inputs(X, self.input_shape, self.dtype), self.params)
+
+    def outputs(self, x: np.ndarray, params: Any, size: int = 8192) -> np.ndarray:
+        """Outputs for checked rows, in batches that keep memory small."""
+        engine = get_engine("numpy")
+        parts = [engine.forward(self.net, params, x[i : i + size]) for i in range(0, len(x), size)]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Class numbers for a classification loss, the outputs themselves otherwise."""
+        return self.loss.decide(get_engine("numpy").NumpyOps(), self(X))
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Class probabilities, for a classification loss."""
+        return self.loss.probabilities(get_engine("numpy").NumpyOps(), self(X))
+
+    @friendly
+    def evaluate(self, X: Any, y: Any, *, sample_weight: Any = None) -> dict[str, float]:
+        """Mean loss and scores on rows X with targets y."""
+        batch = self.as_batch(X, y, sample_weight)
+        return evaluate(get_engine("numpy"), self.net, self.loss, self.params, batch, batch)
+
+    # ---------------------------------------------------------------- looking inside
+    @friendly
+    def gradients(self, X: Any, y: Any, *, sample_weight: Any = None) -> tuple[float, dict[str, np.ndarray]]:
+        """The mean loss over the rows and its gradient by every parameter, by name."""
+        batch = self.as_batch(X, y, sample_weight)
+        value, grads = get_engine("numpy").value_and_gradients(self.net, self.loss, self.params, batch, np.uint32(self.seed))
+        return float(value), flatten(grads, self.net)
+
+    @friendly
+    def check_gradients(self, X: Any, y: Any, *, sample_weight: Any = None, tolerance: float = 1e-6, entries: int = 100) -> GradientCheck:
+        """Compare our gradients with central differences and automatic differentiation, in float64.
+
+        At most `entries` entries of each parameter are tried. The result prints as a table and is true when all agree.
+        """
+        batch = self.as_batch(X, y, sample_weight, dtype=np.dtype("float64"))
+        params = map_leaves(lambda a: np.asarray(a, np.float64), self.params)
+        return check_gradients(self.net, self.loss, params, batch, seed=self.seed, tolerance=tolerance, entries=entries)
+
+    @property
+    def parameters(self) -> dict[str, np.ndarray]:
+        """All parameters and buffers by name, such as ``"0.W"``."""
+        self.require_built()
+        return flatten(self.params, self.net)
+
+    def set_parameters(self, values: dict[str, Any]) -> None:
+        """Replace parameters by name; those not named stay as they are."""
+        mine = self.parameters
+        for name, value in values.items():
+            if name not in mine:
+                raise KeyError(f"no parameter {name!r}.{did_you_mean(name, mine)} There are: {', '.join(mine)}.")
+            if np.shape(value) != mine[name].shape:
+                raise ValueError(f"parameter {name!r} must have shape {mine[name].shape}, got {np.shape(value)}.")
+            mine[name] = np.array(value, self.dtype)
+        self.params = unflatten(self.params, mine, self.net)
+
+    @property
+    def count(self) -> int:
+        """The number of weights and biases (N02)."""
+        self.require_built()
+        return parameter_count(self.params)
+
+    def summary(self) -> str:
+        """A table of layers, shapes and parameter counts."""
+        self.require_built()
+        return self.net.summary(self.input_shape or ())
+
+    def __repr__(self) -> str:
+        return f"Network({self.net!r}, input_shape={self.input_shape}, loss={self.loss!r}, seed={self.seed}, dtype={str(self.dtype)!r})"
+
+    # ---------------------------------------------------------------- helpers
+    def as_batch(self, X: Any, y: Any, sample_weight: Any = None, build: bool = False, dtype: Any = None) -> Batch:
+        if self.params is None and build:
+            self.build(as_inputs(X, None, self.dtype).shape[1:])
+        self.require_built()
+        return make_batch(X, y, sample_weight, self.loss, self.input_shape, self.output_shape, dtype or self.dtype)
+
+    def require_built(self) -> None:
+        if self.params is None:
+            raise ValueError("This network has no parameters yet: give input_shape=, or call fit first.")
+
+
+def whole(name: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} must be a whole number, got {value!r}.")
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}, got {value}.")
+
+
+def as_stopping(early_stopping: Any) -> EarlyStopping | None:
+    if early_stopping is None or early_stopping is False:
+        return None
+    if isinstance(early_stopping, EarlyStopping):
+        return early_stopping
+    return EarlyStopping() if early_stopping is True else EarlyStopping(patience=early_stopping)
+
+
+def last_layer(net: Layer) -> Layer:
+    from .layers.combine import Chain
+
+    return last_layer(net.children[-1]) if isinstance(net, Chain) else net
+
+
+def default_loss(net: Layer) -> Loss:
+    """Which loss goes with which output (N25)."""
+    last = last_layer(net)
+    if isinstance(last, Softmax):
+        return CrossEntropy()
+    return BinaryCrossEntropy() if isinstance(last, Sigmoid) else SquaredError()
+
+
+def warn_applied_twice(net: Layer, loss: Loss) -> None:
+    last = last_layer(net)
+    pairs: list[tuple[Any, type, str]] = [
+        ((Softmax, LogSoftmax), SoftmaxCrossEntropy, "CrossEntropy()"),
+        (Sigmoid, SigmoidCrossEntropy, "BinaryCrossEntropy()"),
+    ]
+    for layers, fused, instead in pairs:
+        if isinstance(last, layers) and isinstance(loss, fused):
+            warnings.warn(
+                f"{loss!r} works on logits, but the network ends with {last!r}: leave that out, or use {instead}.",
+                UserWarning,
+                stacklevel=4,
+            )

@@ -1,0 +1,297 @@
+"""The loop around the step: epochs, chunks, validation, early stopping, checkpoints, Ctrl-C."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..engines import get_engine
+from ..engines.choose import choose_engine, predict_work
+from ..optimizers import LBFGS, Optimizer
+from ..schedules import rates_of
+from ..tree import leaves
+from .callbacks import Callback, EarlyStopping, History
+from .checkpoint import Saved, data_digest, load_checkpoint, save_checkpoint
+from .finite import explain_nonfinite
+from .lbfgs import lbfgs_epochs
+from .progress import progress
+from .step import Batch, State
+
+__all__ = ["Job", "Run", "evaluate", "train"]
+
+
+@dataclass
+class Job:
+    """All that a fit was asked to do, checked."""
+
+    data: Batch
+    origin: np.ndarray  # the caller's row behind each row of data
+    validation: Batch | None
+    optimizer: Optimizer
+    epochs: int
+    batch_size: int
+    order: str
+    engine: str
+    callbacks: list[Any]
+    metrics: dict[str, Any]
+    early_stopping: EarlyStopping | None
+    checkpoint: Path | None
+    resume: bool
+    progress: bool
+
+    @property
+    def steps(self) -> int:
+        """Steps in an epoch."""
+        return math.ceil(len(self.data.x) / self.batch_size)
+
+
+class Plan(NamedTuple):
+    """Which rows each step of a chunk takes, and its learning rate."""
+
+    rows: np.ndarray  # (steps, batch) int32
+    sizes: np.ndarray  # (steps,) int32: how many of the rows are meant
+    rates: np.ndarray  # (steps,)
+    count: Any  # how many of the steps are meant
+
+
+@dataclass
+class Run:
+    """A fit while it runs, as callbacks see it."""
+
+    model: Any
+    job: Job
+    engine: Any
+    state: State
+    history: History
+    epoch: int = 0
+    stopping: str = ""
+    best: Any = None  # the best weights, on the host
+    interrupted: list[bool] = field(default_factory=list)
+
+    @property
+    def epochs(self) -> int:
+        return self.job.epochs
+
+    @property
+    def params(self) -> Any:
+        """The weights now, as NumPy arrays."""
+        return self.engine.get(self.state.params)
+
+    def stop(self, reason: str = "a callback asked for it") -> None:
+        """End the fit after this epoch (or batch)."""
+        self.stopping = reason
+
+
+def train(model: Any, job: Job) -> History:
+    """Train `model` as `job` says; its weights are the last good ones however the fit ends."""
+    run = start(model, job)
+    try:
+        with run.engine.precision(model.dtype), interruptible(run.interrupted):
+            data, validation = run.engine.put(job.data), run.engine.put(job.validation)
+            done = run.epoch * len(job.data.x)
+            with progress(job.progress, job.epochs, done, job.epochs * len(job.data.x)) as bar:
+                call(run, "fit_begin")
+                epochs = lbfgs_epochs if isinstance(job.optimizer, LBFGS) else gradient_epochs
+                epochs(run, data, bar, functools.partial(finish_epoch, run, validation))
+        run.history.stopped = run.stopping or "all epochs done"
+    finally:
+        with run.engine.precision(model.dtype):
+            model.params = run.params
+    stopper = job.early_stopping
+    if stopper and stopper.restore_best and run.best is not None:
+        model.params, run.history.best_epoch = run.best, stopper.best(run.history)[0] + 1
+    call(run, "fit_end")
+    return run.history
+
+
+def start(model: Any, job: Job) -> Run:
+    """Choose the engine, make the state, and take up a checkpoint where there is one."""
+    history, saved = History(), None
+    slots = job.optimizer.slots(model.params)
+    fingerprint = fingerprint_of(model, job)
+    if job.checkpoint and job.resume and job.checkpoint.exists():
+        saved = load_checkpoint(job.checkpoint, fingerprint, model.params, slots)
+        history, slots, model.params = saved.history, saved.slots, saved.params
+        if job.engine == "auto":
+            job.engine = history.engine
+    model.history = history
+    if job.engine == "auto":
+        name, reason = choose_engine(model.net, model.params, job.batch_size, job.steps * job.epochs)
+    else:
+        name, reason = job.engine, "asked for"
+    history.engine, history.engine_reason = name, reason if not saved else f"{reason}, resumed"
+    engine = get_engine(name)
+    scalars = np.int32(saved.step if saved else 0), np.uint32(model.seed % 2**32)
+    with engine.precision(model.dtype):
+        state = engine.put(State(model.params, slots, job.optimizer.numbers(model.dtype), *scalars))
+    run = Run(model, job, engine, state, history, saved.epoch if saved else 0, best=saved.best if saved else None)
+    if run.epoch and job.early_stopping and job.early_stopping.best(history)[1] >= job.early_stopping.patience:
+        run.epoch = job.epochs  # the checkpoint was written by a fit that had ended
+    return run
+
+
+def gradient_epochs(run: Run, data: Batch, bar: Any, finish: Callable[..., None]) -> None:
+    """Train epoch by epoch; `finish` gets the epoch's means and its seconds."""
+    job, net, loss, engine = run.job, run.model.net, run.model.loss, run.engine
+    kind, watch = job.optimizer.kind(), watches_batches(job.callbacks)
+    length = 1 if watch else min(job.steps, predict_work(net, run.model.params, job.batch_size).chunk)
+    while run.epoch < job.epochs and not run.stopping:
+        began, totals, batch = time.perf_counter(), 0.0, 0
+        for plan in plans(run, length):
+            before = engine.copy(run.state)
+            state, sums = engine.train(net, loss, kind, run.state, data, engine.put(plan))
+            sums = np.asarray(sums, dtype=np.float64)[: plan.count]
+            run.state = state
+            if not (np.isfinite(sums).all() and all_finite(state.params)):
+                before, error = explain_nonfinite(net, loss, kind, engine.get(before), job.data, plan, run.epoch + 1, batch, job.origin)
+                run.state = before
+                raise error
+            totals, batch = totals + sums.sum(0), batch + len(sums)
+            bar.advance(int(plan.sizes[: plan.count].sum()), run.epoch + 1, describe(run, totals))
+            if watch:
+                call(run, "batch_end", batch, float(sums[0, 1] / sums[0, 0]))
+            if run.interrupted:
+                run.stop("interrupted by Ctrl-C")
+            if run.stopping:
+                break
+        run.epoch += 1
+        finish(means(loss, totals), time.perf_counter() - began)
+
+
+def plans(run: Run, length: int) -> Iterator[Plan]:
+    """An epoch as chunks of `length` steps; the last one is filled up so that all have one shape."""
+    job = run.job
+    order = epoch_order(job.order, len(job.data.x), run.model.seed, run.epoch)
+    t = run.epoch + np.arange(job.steps) / job.steps
+    watched = run.history[run.history.watched] if run.history.rows else []
+    rates = rates_of(job.optimizer.learning_rate, t, job.epochs, watched).astype(run.model.dtype)
+    whole = plan_of(order, job.batch_size, rates)
+    for i in range(0, job.steps, length):
+        count = min(length, job.steps - i)
+        rows, sizes, rates = (fill(a[i : i + count], length) for a in whole[:3])
+        yield Plan(rows, sizes, rates, np.int32(count))
+
+
+def plan_of(order: np.ndarray, size: int, rates: np.ndarray) -> Plan:
+    """Rows in batches of `size`; the last, smaller one is filled up."""
+    steps = math.ceil(len(order) / size)
+    sizes = np.minimum(size, len(order) - size * np.arange(steps)).astype(np.int32)
+    return Plan(fill(order.astype(np.int32), steps * size).reshape(steps, size), sizes, rates, np.int32(steps))
+
+
+def fill(a: np.ndarray, length: int) -> np.ndarray:
+    """`a` with zeros added up to `length`."""
+    return np.concatenate([a, np.zeros((length - len(a), *a.shape[1:]), a.dtype)])
+
+
+def epoch_order(order: str, n: int, seed: int, epoch: int) -> np.ndarray:
+    """The rows in the order an epoch visits them: a function of seed and epoch alone."""
+    if order == "given":
+        return np.arange(n)
+    rng = np.random.default_rng([seed, epoch])
+    return rng.permutation(n) if order == "shuffled" else rng.integers(0, n, n)
+
+
+def finish_epoch(run: Run, validation: Any, trained: dict[str, float], seconds: float) -> None:
+    """Write the epoch into the history; validate, remember the best weights, call back, save."""
+    job, model = run.job, run.model
+    row: dict[str, float] = {"epoch": run.epoch, **trained}
+    if job.validation is not None:
+        part = evaluate(run.engine, model.net, model.loss, run.state.params, validation, job.validation)
+        row |= {f"val_{name}": value for name, value in part.items()}
+        if job.metrics:
+            outputs = model.outputs(job.validation.x, run.params)
+            row |= {f"val_{name}": float(f(job.validation.target, outputs)) for name, f in job.metrics.items()}
+    run.history.rows.append({**row, "seconds": seconds})
+    if job.early_stopping:
+        _, since = job.early_stopping.best(run.history)
+        if since == 0:
+            run.best = run.params
+        if since >= job.early_stopping.patience:
+            run.stop(f"no improvement for {since} epochs")
+    call(run, "epoch_end")
+    if run.interrupted:
+        run.stop("interrupted by Ctrl-C")
+    if job.checkpoint:
+        state = run.engine.get(run.state)
+        saved = Saved(state.params, state.slots, run.best, run.epoch, int(state.step), run.history)
+        save_checkpoint(job.checkpoint, saved, fingerprint_of(model, job))
+
+
+def evaluate(engine: Any, net: Any, loss: Any, params: Any, data: Any, batch: Batch, size: int = 1024) -> dict[str, float]:
+    """Loss and scores over a data set, in batches."""
+    order, size = np.arange(len(batch.x)), min(size, len(batch.x))
+    plan = plan_of(order, size, np.zeros(1, batch.weight.dtype))
+    sums = np.asarray(engine.evaluate(net, loss, params, data, engine.put(plan)), dtype=np.float64)
+    return means(loss, sums.sum(0))
+
+
+def means(loss: Any, totals: Any) -> dict[str, float]:
+    """Sums over rows as means: the loss, then every score."""
+    weight, *values = totals
+    return {name: float(value / weight) for name, value in zip(("loss", *loss.scores), values, strict=True)}
+
+
+def describe(run: Run, totals: Any) -> str:
+    """The numbers beside the progress bar: this epoch so far, and the last validation."""
+    now = means(run.model.loss, totals)
+    last = run.history.rows[-1] if run.history.rows else {}
+    return "  ".join(f"{k} {v:.4f}" for k, v in {**now, **{k: v for k, v in last.items() if k.startswith("val_")}}.items())
+
+
+def all_finite(params: Any) -> bool:
+    with np.errstate(all="ignore"):
+        return all(bool(np.isfinite(leaf.sum())) for _, leaf in leaves(params) if leaf.dtype.kind == "f")
+
+
+def watches_batches(callbacks: list[Any]) -> bool:
+    return any(type(c).batch_end is not Callback.batch_end for c in callbacks)
+
+
+def call(run: Run, event: str, *args: Any) -> None:
+    for callback in run.job.callbacks:
+        getattr(callback, event)(run, *args)
+
+
+def fingerprint_of(model: Any, job: Job) -> dict[str, Any]:
+    """What must be the same for a run to be continued exactly."""
+    return {
+        "network": repr(model.net),
+        "loss": repr(model.loss),
+        "optimizer": repr(job.optimizer),
+        "input shape": list(model.input_shape),
+        "dtype": str(model.dtype),
+        "seed": model.seed,
+        "batch size": job.batch_size,
+        "order": job.order,
+        "data": data_digest(*(a for a in job.data if a is not None)),
+    }
+
+
+@contextlib.contextmanager
+def interruptible(flag: list[bool]) -> Iterator[None]:
+    """Turn the first Ctrl-C into a flag that ends the fit cleanly; the second acts at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may set signal handlers
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def handler(number: int, frame: Any) -> None:
+        flag.append(True)
+        signal.signal(signal.SIGINT, before if before is not None else signal.default_int_handler)
+
+    signal.signal(signal.SIGINT, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before if before is not None else signal.default_int_handler)

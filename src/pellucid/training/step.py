@@ -1,0 +1,93 @@
+"""THE training step: forward, loss, backward, update. Written once; NumPy calls it, JAX compiles it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+__all__ = ["Batch", "Gradients", "State", "evaluation_step", "gradients", "training_step"]
+
+
+class Batch(NamedTuple):
+    """Rows to learn from."""
+
+    x: Any
+    target: Any
+    weight: Any  # (rows,); 0 means: this row is not there
+    lengths: Any = None  # (rows,) for sequences of different length: the rest of each row is padding
+
+
+class State(NamedTuple):
+    """All that changes from step to step."""
+
+    params: Any
+    slots: Any  # the optimizer's memory, one tuple of arrays per parameter
+    numbers: Any  # the optimizer's settings as scalars: another value compiles nothing
+    step: Any
+    seed: Any
+
+
+class Gradients(NamedTuple):
+    """The mean loss, its derivatives, and what they were computed from."""
+
+    loss: Any
+    params: Any  # ∂L/∂p, shaped like the parameters; what is not learned is missing
+    x: Any  # ∂L/∂x, where it was asked for
+    y: Any  # the outputs
+    weight: Any  # the weight of every loss value
+
+
+def gradients(ops: Any, net: Any, loss: Any, params: Any, batch: Batch, wrt_input: bool = False) -> Gradients:
+    """Mean loss over the batch and its gradients.
+
+    The loss speaks of single rows; here, and only here, weights and the mean come in:
+
+        L = Σ wᵢ Lᵢ / Σ wᵢ,      dy = w ⊙ δ / Σ wᵢ
+    """
+    y, cache = ops.forward(net, params, batch.x, "net")
+    values, delta = loss(ops, y, batch.target)
+    weight = weights(ops, values, batch)
+    w = weight / weight.sum()
+    dx, grads = ops.backward(net, params, cache, (delta * w[..., None]).astype(y.dtype), "net", wrt_input)
+    return Gradients((values * w).sum(), grads, dx, y, weight)
+
+
+def training_step(Ops: Any, net: Any, loss: Any, optimizer: Any, state: State, batch: Batch, rate: Any) -> tuple[State, tuple[Any, ...]]:
+    """One update of every parameter from old values, all at once (N40)."""
+    ops = Ops(training=True, seed=state.seed, step=state.step, weight=batch.weight, lengths=batch.lengths)
+    g = gradients(ops, net, loss, state.params, batch)
+    params, slots = optimizer.update(ops, state.params, g.params, state.slots, state.numbers, rate, state.step + 1)
+    params = write_back(params, ops.kept)
+    return State(params, slots, state.numbers, state.step + 1, state.seed), sums(ops, loss, g.loss, g.weight, g.y, batch.target)
+
+
+def evaluation_step(Ops: Any, net: Any, loss: Any, params: Any, batch: Batch) -> tuple[Any, ...]:
+    """Loss and scores of a batch, nothing learned."""
+    ops = Ops(weight=batch.weight, lengths=batch.lengths)
+    y, _ = ops.forward(net, params, batch.x, "net")
+    values, _ = loss(ops, y, batch.target)
+    w = weights(ops, values, batch)
+    return sums(ops, loss, (values * w).sum() / w.sum(), w, y, batch.target)
+
+
+def weights(ops: Any, values: Any, batch: Batch) -> Any:
+    """The weight of every value: its row's, for each position of the row that is not padding."""
+    w = batch.weight.reshape(-1, *(1,) * (values.ndim - 1))
+    if values.ndim == 1:
+        return w
+    if batch.lengths is None:
+        return ops.xp.broadcast_to(w, values.shape)
+    return w * ops.mask(values.shape[1]).reshape(*values.shape[:2], *(1,) * (values.ndim - 2))
+
+
+def sums(ops: Any, loss: Any, mean: Any, w: Any, y: Any, target: Any) -> tuple[Any, ...]:
+    """A step's total weight, and the weighted sums of the loss and of every score."""
+    total = w.sum()
+    return (total, mean * total, *((score(ops, y, target) * w).sum() for score in loss.scores.values()))
+
+
+def write_back(params: Any, kept: dict[tuple[Any, ...], Any]) -> Any:
+    """Put the buffers that layers kept into the parameters, each at its path."""
+    for (key, *rest), value in kept.items():
+        new = write_back(params[key], {tuple(rest): value}) if rest else value
+        params = (*params[:key], new, *params[key + 1 :]) if isinstance(params, tuple) else {**params, key: new}
+    return params
