@@ -57,7 +57,7 @@ class FiniteWatch(NumpyOps):
         return f"{self.here(key)}: {layer!r}"
 
     def watch(self, what: str, layer: Any, value: Any, key: Any) -> None:
-        if self.first is None and not np.isfinite(g.loss).all():
+        if self.first is None and not np.isfinite(value).all():
             rows = np.flatnonzero(~np.isfinite(value.reshape(len(value), -1)).all(1))
             self.first = (self.here(key), what, rows)
 
