@@ -30,7 +30,7 @@ def main() -> None:
     console.print(model.summary(), "\n", sep="", style="dim")
 
     optimizer = pc.Adam(pc.OneCycle(5e-3))
-    history = model.fit(X, y, epochs=2 if SHORT else 100, optimizer=optimizer, validation=(X_test, y_test))
+    history = model.fit(X, y, epochs=2 if SHORT else 100, optimizer=optimizer, engine="jax", validation=(X_test, y_test))
 
     console.print(f"{len(history)} epochs in {sum(history['seconds']):.1f} s on the {history.engine} engine\n", style="dim")
     learned, tested = confusion_matrix(y, model.predict(X)), confusion_matrix(y_test, model.predict(X_test))
