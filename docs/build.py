@@ -34,7 +34,7 @@ def main() -> None:
     for example in EXAMPLES:
         print(f"running {example.relative_to(ROOT)}", flush=True)
         run_example(example)
-    pages = ordered([page for page in PAGES if page.parent.name == "docs"])
+    pages = ordered([page for page in PAGES if page.parent == ROOT / "docs"])
     OUT.mkdir(parents=True, exist_ok=True)
     for page in pages:
         (OUT / f"{page.stem}.html").write_text(render(page, pages), encoding="utf-8")
