@@ -24,6 +24,7 @@ bench: $(BENCH)/.ready
 	$(BENCH)/bin/python benchmarks/bench.py
 
 $(VENV)/.ready: pyproject.toml
+	@echo "Setting up $(VENV): a minute or two, the first time …"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
 	touch $@
