@@ -28,16 +28,17 @@ FRAME = """<!doctype html>
 
 
 def main() -> None:
+    printed = {}
     for page in PAGES:
         print(f"running {page.relative_to(ROOT)}", flush=True)
-        run_page(page)
+        printed[page] = run_page(page)
     for example in EXAMPLES:
         print(f"running {example.relative_to(ROOT)}", flush=True)
         run_example(example)
     pages = ordered([page for page in PAGES if page.parent == ROOT / "docs"])
     OUT.mkdir(parents=True, exist_ok=True)
     for page in pages:
-        (OUT / f"{page.stem}.html").write_text(render(page, pages), encoding="utf-8")
+        (OUT / f"{page.stem}.html").write_text(render(page, pages, printed[page]), encoding="utf-8")
     light, dark = HtmlFormatter(style="friendly"), HtmlFormatter(style="github-dark")
     colours = [light.get_style_defs(".code"), "@media (prefers-color-scheme: dark) {", dark.get_style_defs(".code"), "}"]
     style = (ROOT / "docs" / "style.css").read_text(encoding="utf-8")
@@ -57,11 +58,11 @@ def title(page: Path) -> str:
     return re.search(r"^# (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)[1].replace("`", "")
 
 
-def render(page: Path, pages: list[Path]) -> str:
-    """A page as HTML, with the others beside it."""
+def render(page: Path, pages: list[Path], printed: dict[int, str]) -> str:
+    """A page as HTML, with what its blocks printed, and links to the others beside it."""
     markdown = parser()
     markdown.add_render_rule("fence", fence)
-    body = markdown.render(page.read_text(encoding="utf-8"))
+    body = markdown.render(page.read_text(encoding="utf-8"), {"printed": printed})
     body = re.sub(r"<h([23])>(.*?)</h\1>", anchor, body)
     body = re.sub(r'href="([\w-]+)\.md(#[\w-]+)?"', r'href="\1.html\2"', body)
     body = body.replace("<table>", '<div class="table"><table>').replace("</table>", "</table></div>")
@@ -72,12 +73,13 @@ def render(page: Path, pages: list[Path]) -> str:
     return FRAME.format(title=html.escape(title(page)), links=links, body=body)
 
 
-def fence(self: object, tokens: list, i: int, options: object, env: object) -> str:
-    """A block of code in colour; a text block after python is its output."""
+def fence(self: object, tokens: list, i: int, options: object, env: dict) -> str:
+    """A block of code in colour; in place of a text block after python, what was printed this time."""
     language, content = tokens[i].info or "text", tokens[i].content
     if language == "text":
-        after = i > 0 and tokens[i - 1].type == "fence" and tokens[i - 1].info == "python"
-        return f'<pre class="{"output" if after else "plain"}">{html.escape(content)}</pre>\n'
+        if i > 0 and tokens[i - 1].type == "fence" and tokens[i - 1].info == "python":
+            return f'<pre class="output">{html.escape(env["printed"][tokens[i - 1].map[0] + 2])}</pre>\n'
+        return f'<pre class="plain">{html.escape(content)}</pre>\n'
     return highlight(content, get_lexer_by_name(language), HtmlFormatter(cssclass="code"))
 
 

@@ -50,8 +50,9 @@ def blocks(text: str) -> Iterator[Block]:
             yield Block(token.map[0] + 2, token.content, following.content if shown else None)
 
 
-def run_page(path: Path) -> None:
-    """Execute a page; an error or a wrong output is raised with its place."""
+def run_page(path: Path) -> dict[int, str]:
+    """Execute a page; returns what each block printed, by line. An error or a wrong output is raised with its place."""
+    outputs = {}
     module = types.ModuleType(f"page_{path.stem.replace('-', '_')}")  # a real module, so that its functions can be found by name
     sys.modules[module.__name__] = module
     try:
@@ -61,10 +62,12 @@ def run_page(path: Path) -> None:
                 program = compile("\n" * (block.line - 1) + block.code, str(path), "exec")
                 with contextlib.redirect_stdout(printed):
                     exec(program, module.__dict__)
+                outputs[block.line] = printed.getvalue()
                 if block.expected is not None:
-                    compare(f"{path.name}, line {block.line}", block.expected, printed.getvalue())
+                    compare(f"{path.name}, line {block.line}", block.expected, outputs[block.line])
     finally:
         del sys.modules[module.__name__]
+    return outputs
 
 
 def compare(where: str, expected: str, printed: str) -> None:
