@@ -25,7 +25,8 @@ bench: $(BENCH)/.ready
 
 $(VENV)/.ready: pyproject.toml
 	@echo "Setting up $(VENV): a minute or two, the first time …"
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed. Try: make PYTHON=python3.12 demo" if sys.version_info < (3, 11) else 0)'
+	test -x $(BIN)/pip || $(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
 	touch $@
 

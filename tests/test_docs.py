@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,18 @@ def test_dots_stand_for_anything_and_one_namespace_serves_the_page(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("```python\nx = 41\n```\nThen:\n```python\nprint('took', 0.123, 's:', x + 1)\n```\n```text\ntook ... s: 42\n```\n")
     runner.run_page(page)
+
+
+def test_rendered_pages_link_to_each_other(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    build = importlib.import_module("build")
+    pages = build.ordered(sorted((ROOT / "docs").glob("*.md")))
+    assert pages[0].name == "index.md"
+    for page in pages:
+        text = build.render(page, pages, defaultdict(str))
+        assert not set(re.findall(r'href="([\w-]+)\.html', text)) - {p.stem for p in pages}
+        assert 'href="style.css"' in text
+        assert ".md" not in "".join(re.findall(r'href="[^"]*"', text))
 
 
 def test_the_readme_opens_with_the_two_commands():

@@ -222,7 +222,7 @@ def finish_epoch(run: Run, validation: Any, trained: dict[str, float], seconds: 
     call(run, "epoch_end")
     if run.interrupted:
         run.stop("interrupted by Ctrl-C")
-    if job.checkpoint:
+    if job.checkpoint and int(run.state.step) == run.epoch * job.steps:  # an epoch that was cut short is done again
         state = run.engine.get(run.state)
         saved = Saved(state.params, state.slots, run.best, run.epoch, int(state.step), run.history)
         save_checkpoint(job.checkpoint, saved, fingerprint_of(model, job))
