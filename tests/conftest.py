@@ -1,6 +1,5 @@
 import os
 
-
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import numpy as np

@@ -93,7 +93,7 @@ OPTIMIZERS: dict[str, list[pc.Optimizer]] = {
         pc.SGD(0.05, momentum=0.9, nesterov=True, weight_decay=0.1),
         pc.SGD(pc.InverseTime(0.1, 0.5), clip_norm=0.1),
     ],
-    "GradientDescent": [pc.GradientDescent(0.5)],
+    "GradientDescent": [pc.GradientDescent(0.05)],
     "RMSProp": [pc.RMSProp(0.01), pc.RMSProp(0.01, decay=0.9, weight_decay=0.01)],
     "Adam": [pc.Adam(0.01), pc.Adam(0.01, beta1=0.8, beta2=0.99, weight_decay=0.1, clip_norm=0.5)],
     "AdamW": [pc.AdamW(0.01, weight_decay=0.1)],

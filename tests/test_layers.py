@@ -66,8 +66,13 @@ def test_gradients_have_the_shapes_of_their_parameters(layer, shape):
 
 @every_layer
 def test_backward_is_linear_in_the_flow(layer, shape):
-    a, b = (run(layer, shape, flow=np.random.default_rng(s).normal(size=(4, *layer.build(np.random.default_rng(0), shape)[1])))[0] for s in (1, 2))
-    flow = sum(c * np.random.default_rng(s).normal(size=(4, *layer.build(np.random.default_rng(0), shape)[1])) for c, s in ((2.0, 1), (-3.0, 2)))
+    a, b = (
+        run(layer, shape, flow=np.random.default_rng(s).normal(size=(4, *layer.build(np.random.default_rng(0), shape)[1])))[0]
+        for s in (1, 2)
+    )
+    flow = sum(
+        c * np.random.default_rng(s).normal(size=(4, *layer.build(np.random.default_rng(0), shape)[1])) for c, s in ((2.0, 1), (-3.0, 2))
+    )
     both = run(layer, shape, flow=flow)[0]
     for (_, one), (_, two), (_, sum_) in zip(leaves(a[1:]), leaves(b[1:]), leaves(both[1:]), strict=True):
         np.testing.assert_allclose(sum_, 2 * one - 3 * two, atol=1e-12)
@@ -121,7 +126,9 @@ def test_without_the_input_gradient_parameters_learn_the_same(layer, shape):
 def expressions(draw, depth=3):
     """Random expressions with input and output (4,)."""
     if depth == 0:
-        return draw(st.sampled_from([pc.Linear(4), pc.Tanh(), pc.Sigmoid(), pc.Softmax(), pc.Identity(), pc.SiLU(), pc.Dropout(0.3), pc.ELU()]))
+        return draw(
+            st.sampled_from([pc.Linear(4), pc.Tanh(), pc.Sigmoid(), pc.Softmax(), pc.Identity(), pc.SiLU(), pc.Dropout(0.3), pc.ELU()])
+        )
     a, b = draw(expressions(depth=depth - 1)), draw(expressions(depth=depth - 1))
     kind = draw(st.sampled_from(["leaf", ">>", "|", "+", "*"]))
     return {"leaf": a, ">>": a >> b, "|": (a | b) >> pc.Linear(4), "+": a + b, "*": a * b}[kind]
@@ -154,7 +161,9 @@ def test_thresholds_run_forward_and_refuse_their_gradient(layer, expected):
 
 
 @pytest.mark.parametrize("layer", [pc.Sign, pc.Step])
-@pytest.mark.parametrize(("surrogate", "slopes"), [("identity", [1, 1, 1]), ("clip", [0, 1, 0]), ("logistic", [0.1049935854, 0.25, 0.0451766597])])
+@pytest.mark.parametrize(
+    ("surrogate", "slopes"), [("identity", [1, 1, 1]), ("clip", [0, 1, 0]), ("logistic", [0.1049935854, 0.25, 0.0451766597])]
+)
 def test_a_surrogate_takes_the_place_of_the_derivative(layer, surrogate, slopes):
     ops, z = NumpyOps(), np.array([[-2.0, 0.0, 3.0]])
     _, cache = ops.forward(layer(surrogate), {}, z, "net")
@@ -217,7 +226,7 @@ def test_log_softmax_slopes_are_those_of_the_note(rng):
 
 def test_dropout_keeps_the_mean_and_is_off_when_not_training(rng):
     x = np.ones((200, 500))
-    y, m = NumpyOps(training=True, seed=np.uint32(1), step=np.int32(1)).forward(pc.Dropout(0.3), {}, x, "net")
+    y, _ = NumpyOps(training=True, seed=np.uint32(1), step=np.int32(1)).forward(pc.Dropout(0.3), {}, x, "net")
     assert set(np.unique(y)) == {0.0, 1 / 0.7}
     assert abs((y == 0).mean() - 0.3) < 0.01
     y, _ = NumpyOps().forward(pc.Dropout(0.3), {}, x, "net")
