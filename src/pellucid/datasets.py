@@ -49,7 +49,7 @@ def read_file(folder: str | os.PathLike[str], *names: str) -> bytes:
 
 def read_idx(content: bytes) -> np.ndarray:
     """Parse the IDX format of MNIST: two zero bytes, the type (8: unsigned byte), the number of axes, their sizes, data."""
-    if len(content) < 4 or content[:3] != b"\0\0\x08":
+    if content[:3] != b"\0\0\x08" or len(content) < 4 + 4 * content[3]:
         raise ValueError(f"expected an IDX file of unsigned bytes (it begins with 0, 0, 8), got {content[:4]!r}.")
     axes = content[3]
     shape = struct.unpack(f">{axes}I", content[4 : 4 + 4 * axes])
