@@ -10,7 +10,7 @@ from pathlib import Path
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
-from runner import EXAMPLES, PAGES, ROOT, parser, run_example, run_page
+from runner import PAGES, ROOT, parser, run_page
 
 OUT = ROOT / "build" / "docs"
 FRAME = """<!doctype html>
@@ -32,9 +32,6 @@ def main() -> None:
     for page in PAGES:
         print(f"running {page.relative_to(ROOT)}", flush=True)
         printed[page] = run_page(page)
-    for example in EXAMPLES:
-        print(f"running {example.relative_to(ROOT)}", flush=True)
-        run_example(example)
     pages = ordered([page for page in PAGES if page.parent == ROOT / "docs"])
     OUT.mkdir(parents=True, exist_ok=True)
     for page in pages:

@@ -4,7 +4,8 @@ Every ```python block of a page is executed, from top to bottom, in one namespac
 block follows it directly, that must be what the python block prints; `...` stands for anything, as in doctest (for
 times and speeds). Other blocks are only shown. Pages run in an empty folder: what they write is thrown away.
 
-Examples are run as programs, with PELLUCID_SHORT=1, which asks them to take a moment only.
+Examples are run as programs, with PELLUCID_SHORT=1, which asks them to take a moment only, and PELLUCID_DATA, the
+folder of the data sets.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+EXAMPLES = [path for path in sorted((ROOT / "examples").glob("*.py")) if "__main__" in path.read_text(encoding="utf-8")]
 
 
 class Block(NamedTuple):
@@ -78,10 +79,10 @@ def compare(where: str, expected: str, printed: str) -> None:
         raise AssertionError(f"{where} prints something else than the page shows:\n{''.join(difference)}\nprinted was:\n{got}")
 
 
-def run_example(path: Path) -> str:
-    """Run an example as a program in its short form; returns what it printed."""
+def run_example(path: Path, data: Path) -> str:
+    """Run an example as a program in its short form, on the data sets in the folder `data`; returns what it printed."""
     sources = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PELLUCID_SHORT": "1", "PYTHONPATH": sources, "PYTHONIOENCODING": "utf-8"}
+    environment = {**os.environ, "PELLUCID_SHORT": "1", "PELLUCID_DATA": str(data), "PYTHONPATH": sources, "PYTHONIOENCODING": "utf-8"}
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-W", "error", str(path)]
         done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, encoding="utf-8")

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from .tiny_data import write_tiny_data
+
 ROOT = Path(__file__).resolve().parent.parent
 spec = importlib.util.spec_from_file_location("docs_runner", ROOT / "docs" / "runner.py")
 runner = importlib.util.module_from_spec(spec)
@@ -20,9 +22,14 @@ def test_every_block_of_a_page_runs_and_prints_what_is_shown(page):
     runner.run_page(page)
 
 
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return write_tiny_data(tmp_path_factory.mktemp("data"))
+
+
 @pytest.mark.parametrize("example", runner.EXAMPLES, ids=lambda path: path.name)
-def test_every_example_runs_and_says_something(example):
-    assert runner.run_example(example).strip()
+def test_every_example_runs_and_says_something(example, data):
+    assert runner.run_example(example, data).strip()
 
 
 @pytest.mark.parametrize("page", runner.PAGES, ids=lambda path: path.name)
