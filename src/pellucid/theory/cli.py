@@ -113,21 +113,20 @@ def depth(args: argparse.Namespace) -> None:
 
 
 def regions(args: argparse.Namespace) -> None:
-    network = load(args.file)
-    if network.input_shape == (1,):
-        low, high = args.box[:2] if len(args.box) in (2, 4) else refuse_box()
+    report_regions(load(args.file), args)
+
+
+def report_regions(network: pellucid.Network, args: argparse.Namespace) -> None:
+    if network.input_shape == (1,) and len(args.box) in (2, 4):
+        low, high = args.box[:2]
         print(theory.pieces(network, low, high))
         draw(args, lambda: theory.plot_pieces(network, low, high))
-        return
-    if len(args.box) != 4:
-        refuse_box()
-    found = theory.regions(network, (args.box[:2], args.box[2:]))
-    print(found)
-    draw(args, lambda: theory.plot_regions(found))
-
-
-def refuse_box() -> Any:
-    raise ValueError("--box takes x low, x high, y low, y high.")
+    elif len(args.box) == 4:
+        found = theory.regions(network, (args.box[:2], args.box[2:]))
+        print(found)
+        draw(args, lambda: theory.plot_regions(found))
+    else:
+        raise ValueError(f"--box takes x low, x high and, for two inputs, y low, y high; got {len(args.box)} numbers.")
 
 
 def load(path: str) -> Any:

@@ -13,7 +13,7 @@ from ..engines.numpy import NumpyOps
 from ..layers import Chain, Concat, Dropout, Flatten, Identity, LeakyReLU, Linear, ReLU, Reshape, Sum
 from ..network import Network
 from ..tree import map_leaves
-from .bounds import regions_at_most
+from .bounds import regions_at_most, regions_one_layer
 
 __all__ = ["Pieces", "pieces"]
 
@@ -93,8 +93,8 @@ class Pieces:
         Where the pieces begin and end, the ends of the interval included.
     slopes, intercepts : array (count, outputs)
         y = slope·x + intercept on each piece.
-    at_most : int
-        The upper bound Π (h + 1) over the layers of ReLU units.
+    at_most, one_layer : int
+        The upper bounds Π (h + 1) over the layers of ReLU units, and Σh + 1 for one layer of as many units.
     """
 
     count: int
@@ -103,12 +103,13 @@ class Pieces:
     slopes: np.ndarray
     intercepts: np.ndarray
     at_most: int
+    one_layer: int
 
     def __str__(self) -> str:
         low, high = self.breakpoints[0], self.breakpoints[-1]
         return (
             f"{self.count:,} linear pieces on [{low:g}, {high:g}], {self.activation_regions:,} activation regions, "
-            f"at most {self.at_most:,} possible"
+            f"at most {self.at_most:,} possible, {self.one_layer:,} with all units in one layer"
         )
 
     __repr__ = __str__
@@ -152,6 +153,7 @@ def pieces(network: Network, low: float, high: float) -> Pieces:
         slopes=slopes[first],
         intercepts=(y - slopes * middle)[first],
         at_most=regions_at_most(traced.widths, 1),
+        one_layer=regions_one_layer(sum(traced.widths), 1),
     )
 
 

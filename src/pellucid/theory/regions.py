@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..network import Network
-from .bounds import regions_at_most
+from .bounds import regions_at_most, regions_one_layer
 from .piecewise import Traced
 
 __all__ = ["Regions", "regions"]
@@ -34,8 +34,8 @@ class Regions:
         The number of the piece each region belongs to.
     gradients : array (count, outputs, 2), values : array (count, outputs)
         The function on each region: value at the mean of its corners, and gradient.
-    at_most : int
-        The upper bound Π (1 + h + C(h, 2)) over the layers of ReLU units.
+    at_most, one_layer : int
+        The upper bounds Π (1 + h + C(h, 2)) over the layers of ReLU units, and for one layer of as many units.
     """
 
     count: int
@@ -45,13 +45,15 @@ class Regions:
     gradients: np.ndarray
     values: np.ndarray
     at_most: int
+    one_layer: int
     box: tuple[tuple[float, float], tuple[float, float]]
 
     def __str__(self) -> str:
         (a, b), (c, d) = self.box
         return (
             f"{self.count:,} activation regions on [{a:g}, {b:g}] × [{c:g}, {d:g}], "
-            f"{self.pieces:,} linear pieces of the function, at most {self.at_most:,} possible"
+            f"{self.pieces:,} linear pieces of the function, "
+            f"at most {self.at_most:,} possible, {self.one_layer:,} with all units in one layer"
         )
 
     __repr__ = __str__
@@ -67,6 +69,8 @@ def regions(network: Network, box: Any = ((-1.0, 1.0), (-1.0, 1.0))) -> Regions:
 
     Layer by layer: on each polygon every z of the next layer is linear, so its values at the corners say whether the line z = 0
     cuts the polygon, and where. Any network of Linear, ReLU and LeakyReLU joined by >>, | and + is taken.
+
+    Computed in double precision: a corner whose z is below 10⁻¹⁰ of its layer's largest counts as lying on the line.
 
     Parameters
     ----------
@@ -100,6 +104,7 @@ def regions(network: Network, box: Any = ((-1.0, 1.0), (-1.0, 1.0))) -> Regions:
         gradients=gradients,
         values=values,
         at_most=regions_at_most(traced.widths, 2),
+        one_layer=regions_one_layer(sum(traced.widths), 2),
         box=((float(x0), float(x1)), (float(y0), float(y1))),
     )
 

@@ -129,7 +129,7 @@ def towers(
     Examples
     --------
     >>> network, certificate = towers(math.sqrt, 0, 1, 0.1, modulus=math.sqrt)
-    >>> certificate["bound"] <= 0.1 and certificate["measured"] <= certificate["bound"]
+    >>> certificate["greatest error"] <= certificate["bound"] <= 0.1
     True
     """
     low, high = box(low, high)
@@ -161,7 +161,7 @@ def towers(
             facts={
                 "epsilon": float(epsilon),
                 "bound": plan.bound,
-                "measured": measured,
+                "greatest error": measured,
                 "cells": plan.steps.size,
                 "units": units,
                 "steepness": plan.steep,
@@ -363,7 +363,7 @@ def lipschitz_cost(
                     "epsilon": epsilon,
                     "cells": certificate["cells"],
                     "units": certificate["units"],
-                    "measured error": certificate["measured"],
+                    "measured error": certificate["greatest error"],
                     "proved error": certificate["bound"],
                     "(√n/ε)ⁿ": (math.sqrt(n) * lipschitz / epsilon) ** n,
                     "bits, at least": lipschitz_bits(n, epsilon / lipschitz) if lipschitz else 0,
