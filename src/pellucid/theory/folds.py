@@ -14,7 +14,7 @@ from .certificate import Built, Certificate, Table, network_of, whole
 from .piecewise import MOST_BREAKPOINTS, pieces
 from .regions import regions
 
-__all__ = ["deep_against_shallow", "folding", "shallow", "zigzag"]
+__all__ = ["deep_against_shallow", "folding", "random_network", "shallow", "zigzag"]
 
 
 def fold(p: int, scale: float = 1.0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
