@@ -35,13 +35,11 @@ def prepare(width: int, batch: int, hidden: int, steps: int) -> tuple[Any, ...]:
     layers = [layer for _ in range(hidden) for layer in (pc.Linear(width), pc.ReLU())]
     model = pc.Network(pc.Chain(*layers, pc.Linear(10)), (width,), "softmax_cross_entropy")
     rows = batch * min(steps, 16)
-    data = Batch(
-        rng.standard_normal((rows, width), dtype=np.float32), rng.integers(0, 10, rows).astype(np.int32), np.ones(rows, np.float32)
-    )
+    x, y = rng.standard_normal((rows, width), dtype=np.float32), rng.integers(0, 10, rows).astype(np.int32)
     order = np.concatenate([rng.permutation(rows) for _ in range(-(-steps * batch // rows))])[: steps * batch]
     plan = plan_of(order, batch, np.full(steps, 1e-3, np.float32))
     state = State(model.params, optimizer.slots(model.params), optimizer.numbers(np.float32), np.int32(0), np.uint32(0))
-    return model, optimizer.kind(), state, data, plan
+    return model, optimizer.kind(), state, Batch(x, y, np.ones(rows, np.float32)), plan
 
 
 def lowest(call: Any) -> float:
@@ -57,7 +55,8 @@ def lowest(call: Any) -> float:
 def measure(width: int, batch: int, hidden: int) -> dict[str, Any]:
     """Seconds per step on both engines, seconds to compile, and what was predicted."""
     jax, numpy = get_engine("jax"), get_engine("numpy")
-    predicted = predict_work(prepare(width, batch, hidden, 1)[0].net, prepare(width, batch, hidden, 1)[0].params, batch)
+    model = prepare(width, batch, hidden, 1)[0]
+    predicted = predict_work(model.net, model.params, batch)
     many = int(np.clip(3e-3 / predicted.jax, 4, 300))
     model, kind, state, data, plan = prepare(width, batch, hidden, many)
     short = plan._replace(count=np.int32(1))
@@ -69,7 +68,7 @@ def measure(width: int, batch: int, hidden: int) -> dict[str, Any]:
     long, once = (lowest(lambda a=a: program(*a)[1].block_until_ready()) for a in args)
     return {
         "width": width, "batch": batch, "hidden": hidden, "numpy": on_numpy, "jax": (long - once) / (many - 1), "compile": compiling,
-        "predicted": predicted._asdict(), "many": many,
+        "predicted": predicted._asdict(),
     }  # fmt: skip
 
 
@@ -84,9 +83,7 @@ def judge(cells: list[dict[str, Any]]) -> None:
             ratio = seconds[choice] / min(seconds.values())
             right, total = right + (ratio == 1), total + 1
             lost.append(ratio)
-    print(
-        f"right in {right} of {total} ({right / total:.0%}); time lost by wrong choices: mean {np.mean(lost) - 1:.1%}, worst {max(lost):.2f}×"
-    )
+    print(f"right in {right} of {total} ({right / total:.0%}); time lost: mean {np.mean(lost) - 1:.1%}, worst {max(lost):.2f}×")
 
 
 def main() -> None:
