@@ -62,10 +62,10 @@ def measure(width: int, batch: int, hidden: int) -> dict[str, Any]:
     short = plan._replace(count=np.int32(1))
     on_numpy = lowest(lambda: numpy.train(model.net, model.loss, kind, state, data, short))
     began = time.process_time()
-    program = jax.train.lower(model.net, model.loss, kind, *jax.put((state, data, plan))).compile()
+    program = jax.train.lower(model.net, model.loss, kind, state, data, plan).compile()
     compiling = time.process_time() - began
-    args = [jax.put((state, data, p)) for p in (plan, short)]
-    long, once = (lowest(lambda a=a: program(*a)[1].block_until_ready()) for a in args)
+    state, data = jax.put((state, data))
+    long, once = (lowest(lambda p=jax.put(p): program(jax.copy(state), data, p)[1].block_until_ready()) for p in (plan, short))
     return {
         "width": width, "batch": batch, "hidden": hidden, "numpy": on_numpy, "jax": (long - once) / (many - 1), "compile": compiling,
         "predicted": predicted._asdict(),
