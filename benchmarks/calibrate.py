@@ -64,8 +64,8 @@ def measure(width: int, batch: int, hidden: int) -> dict[str, Any]:
     began = time.process_time()
     program = jax.train.lower(model.net, model.loss, kind, state, data, plan).compile()
     compiling = time.process_time() - began
-    state, data = jax.put((state, data))
-    long, once = (lowest(lambda p=jax.put(p): program(jax.copy(state), data, p)[1].block_until_ready()) for p in (plan, short))
+    state, data, *plans = jax.put((state, data, plan, short))
+    long, once = (lowest(lambda p=p: program(jax.copy(state), data, p)[1].block_until_ready()) for p in plans)
     return {
         "width": width, "batch": batch, "hidden": hidden, "numpy": on_numpy, "jax": (long - once) / (many - 1), "compile": compiling,
         "predicted": predicted._asdict(),
