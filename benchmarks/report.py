@@ -137,8 +137,8 @@ def markdown(result: dict[str, Any]) -> str:
         "Every library trains the same networks on the same rows: SGD, ReLU, softmax cross-entropy, float32, two threads on two "
         "cores, each in its own process. The processes take turns, round by round, so that a disturbance hits all alike. "
         "scikit-learn is timed by its own `fit`; PyTorch by a plain loop over tensors; JAX by a hand-written scan over an epoch "
-        'with automatic differentiation; ours by the seconds per epoch in the history, from the second epoch on. `pellucid` is `engine="auto"`: in brackets stands the engine it takes for a fit of '
-        "the usual length.",
+        "with automatic differentiation; ours by the seconds per epoch in the history, from the second epoch on. "
+        '`pellucid` is `engine="auto"`: in brackets stands the engine it takes for a fit of the usual length.',
     ]
     for title, head, rows in tables(result):
         lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
