@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..layers.base import Layer
+from ..training.step import Batch
 from ..tree import leaves
 from . import has_jax
+from .numpy import NumpyOps
 
 __all__ = ["choose_engine", "predict_work"]
 
@@ -38,10 +40,13 @@ class Work(NamedTuple):
         return max(1, int(TARGET / self.jax))
 
 
-def predict_work(net: Layer, params: Any, batch: int) -> Work:
-    """Predict the cost of a training step from the network and the batch size."""
-    weights = sum(float(np.prod(leaf.shape)) for _, leaf in leaves(params) if leaf.ndim > 1)
-    flops, n = 6.0 * batch * weights, count(net)
+def predict_work(net: Layer, params: Any, batch: int, row: Batch | None = None) -> Work:
+    """Predict the cost of a training step from the network and the batch size.
+
+    With a `row` of the data, every weight is counted as often as it is used in it (a kernel: at every place).
+    """
+    weights = weights_in(params)
+    flops, n = 6.0 * batch * (weights if row is None else used_weights(net, params, row)), count(net)
     update = 6e-10 * weights  # reading and writing the parameters
     return Work(
         NUMPY_PER_STEP + NUMPY_CALLS_PER_LAYER * n + flops / NUMPY_FLOPS + 3 * update,
@@ -50,16 +55,38 @@ def predict_work(net: Layer, params: Any, batch: int) -> Work:
     )
 
 
-def choose_engine(net: Layer, params: Any, batch: int, steps: int) -> tuple[str, str]:
+def choose_engine(net: Layer, params: Any, batch: int, steps: int, row: Batch | None = None) -> tuple[str, str]:
     """Return the engine for `steps` training steps and the reason, for the history."""
     if not has_jax():
         return "numpy", "jax cannot be imported here"
     if needs_jax(net):
         return "jax", "a layer has no backward method; JAX derives it"
-    work = predict_work(net, params, batch)
+    work = predict_work(net, params, batch, row)
     on_numpy, on_jax = steps * work.numpy, work.compile + steps * work.jax
     choice = "numpy" if on_numpy <= on_jax else "jax"
     return choice, f"predicted {on_numpy:.2g} s on numpy, {on_jax:.2g} s on jax with {work.compile:.2g} s to compile"
+
+
+def weights_in(params: Any) -> float:
+    return sum(float(np.prod(leaf.shape)) for _, leaf in leaves(params) if leaf.ndim > 1)
+
+
+def used_weights(net: Layer, params: Any, row: Batch) -> float:
+    """The multiplications of one row's forward pass: it is run, and every layer's weights count once per position."""
+
+    class Counting(NumpyOps):
+        used = 0.0
+
+        def forward(self, layer: Any, p: Any, x: Any, key: str | int) -> tuple[Any, Any]:
+            y, cache = super().forward(layer, p, x, key)
+            if not layer.children and p:  # positions: of the output, or of the input where the output has lost that axis
+                self.used += weights_in(p) * float(np.prod((y if y.ndim == x.ndim else x).shape[1:-1]))
+            return y, cache
+
+    ops = Counting(weight=row.weight, lengths=row.lengths)
+    with np.errstate(all="ignore"):
+        ops.forward(net, params, row.x, "net")
+    return ops.used
 
 
 def count(net: Layer) -> int:

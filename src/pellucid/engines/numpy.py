@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..training.step import Batch, evaluation_step, gradients, training_step
+from . import numpy_conv
 from .ops import Ops
 
 __all__ = ["NumpyOps"]
@@ -27,6 +28,11 @@ class NumpyOps(Ops):
 
     def take(self, x, rows):
         return np.take(x, rows, axis=0)
+
+    conv = staticmethod(numpy_conv.conv)
+    conv_input_gradient = staticmethod(numpy_conv.conv_input_gradient)
+    conv_weight_gradient = staticmethod(numpy_conv.conv_weight_gradient)
+    overlap_add = staticmethod(numpy_conv.overlap_add)
 
 
 def precision(dtype: Any) -> Any:

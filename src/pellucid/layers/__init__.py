@@ -21,23 +21,34 @@ from .activations import (
 )
 from .base import Layer, ShapeError
 from .combine import Chain, Concat, Product, Sum
+from .convolution import ChannelsLast, Conv1d, Conv2d
 from .linear import Linear
+from .pooling import AvgPool1d, AvgPool2d, GlobalAvgPool, GlobalMaxPool, MaxPool1d, MaxPool2d
 from .shape import Dropout, Flatten, Reshape
 
 __all__ = [
-    "ELU",
-    "GELU",
     "Activation",
+    "AvgPool1d",
+    "AvgPool2d",
     "Chain",
+    "ChannelsLast",
     "Concat",
+    "Conv1d",
+    "Conv2d",
     "Dropout",
+    "ELU",
     "Elementwise",
     "Flatten",
+    "GELU",
+    "GlobalAvgPool",
+    "GlobalMaxPool",
     "Identity",
     "Layer",
     "LeakyReLU",
     "Linear",
     "LogSoftmax",
+    "MaxPool1d",
+    "MaxPool2d",
     "Product",
     "ReLU",
     "Reshape",

@@ -47,7 +47,8 @@ def gradients(ops: Any, net: Any, loss: Any, params: Any, batch: Batch, wrt_inpu
     values, delta = loss(ops, y, batch.target)
     weight = weights(ops, values, batch)
     w = weight / weight.sum()
-    dx, grads = ops.backward(net, params, cache, (delta * w[..., None]).astype(y.dtype), "net", wrt_input)
+    dy = delta * w.reshape(*w.shape, *(1,) * (delta.ndim - w.ndim))
+    dx, grads = ops.backward(net, params, cache, dy.astype(y.dtype), "net", wrt_input)
     return Gradients((values * w).sum(), grads, dx, y, weight)
 
 
