@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..layers.base import Layer
+from ..layers.convolution import Convolution
 from ..training.step import Batch
 from ..tree import leaves
 from . import has_jax
@@ -24,6 +25,7 @@ COMPILE = 0.35
 COMPILE_PER_LAYER = 0.03
 IMPORT_JAX = 0.5
 NUMPY_FLOPS, JAX_FLOPS = 130e9, 100e9
+NUMPY_CONVOLUTION, JAX_CONVOLUTION = 5.0, 1.5  # how much slower than in a matrix product
 TARGET = 0.1  # seconds of work in a compiled chunk, about
 
 
@@ -45,12 +47,13 @@ def predict_work(net: Layer, params: Any, batch: int, row: Batch | None = None) 
 
     With a `row` of the data, every weight is counted as often as it is used in it (a kernel: at every place).
     """
-    weights = weights_in(params)
-    flops, n = 6.0 * batch * (weights if row is None else used_weights(net, params, row)), count(net)
+    weights, n = weights_in(params), count(net)
+    products, sliding = (weights, 0.0) if row is None else used_weights(net, params, row)
+    flops = [6.0 * batch * (products + slower * sliding) for slower in (NUMPY_CONVOLUTION, JAX_CONVOLUTION)]
     update = 6e-10 * weights  # reading and writing the parameters
     return Work(
-        NUMPY_PER_STEP + NUMPY_CALLS_PER_LAYER * n + flops / NUMPY_FLOPS + 3 * update,
-        JAX_PER_STEP + JAX_PER_LAYER * n + flops / JAX_FLOPS + update,
+        NUMPY_PER_STEP + NUMPY_CALLS_PER_LAYER * n + flops[0] / NUMPY_FLOPS + 3 * update,
+        JAX_PER_STEP + JAX_PER_LAYER * n + flops[1] / JAX_FLOPS + update,
         COMPILE + COMPILE_PER_LAYER * n + (0 if "jax" in sys.modules else IMPORT_JAX),
     )
 
@@ -71,22 +74,23 @@ def weights_in(params: Any) -> float:
     return sum(float(np.prod(leaf.shape)) for _, leaf in leaves(params) if leaf.ndim > 1)
 
 
-def used_weights(net: Layer, params: Any, row: Batch) -> float:
-    """The multiplications of one row's forward pass: it is run, and every layer's weights count once per position."""
+def used_weights(net: Layer, params: Any, row: Batch) -> tuple[float, float]:
+    """The multiplications of one row's forward pass, in matrix products and in convolutions.
+
+    The pass is run; a layer's weights count once per position: of its output, or of its input where the output has lost that axis.
+    """
+    used = {False: 0.0, True: 0.0}
 
     class Counting(NumpyOps):
-        used = 0.0
-
         def forward(self, layer: Any, p: Any, x: Any, key: str | int) -> tuple[Any, Any]:
             y, cache = super().forward(layer, p, x, key)
-            if not layer.children and p:  # positions: of the output, or of the input where the output has lost that axis
-                self.used += weights_in(p) * float(np.prod((y if y.ndim == x.ndim else x).shape[1:-1]))
+            if not layer.children:
+                used[isinstance(layer, Convolution)] += weights_in(p) * float(np.prod((y if y.ndim == x.ndim else x).shape[1:-1]))
             return y, cache
 
-    ops = Counting(weight=row.weight, lengths=row.lengths)
     with np.errstate(all="ignore"):
-        ops.forward(net, params, row.x, "net")
-    return ops.used
+        Counting(weight=row.weight, lengths=row.lengths).forward(net, params, row.x, "net")
+    return used[False], used[True]
 
 
 def count(net: Layer) -> int:
