@@ -42,6 +42,8 @@ class Ops:
         self.path: list[str | int] = []
         self.kept: dict[tuple[str | int, ...], Any] = {}
         self.entered: dict[tuple[str | int, ...], Any] = {}  # the lengths each layer found, where there are any
+        self.penalty: Any = 0.0
+        self.charges: list[tuple[tuple[str | int, ...], Any]] = []
 
     # ---------------------------------------------------------------- the one hook
     def forward(self, layer: Any, p: Any, x: Any, key: str | int) -> tuple[Any, Any]:
@@ -77,6 +79,11 @@ class Ops:
         """Set a buffer of the layer that is running; the training step writes it back."""
         self.kept[(*self.path[1:], name)] = value
 
+    def charge(self, path: tuple[str | int, ...], value: Any, gradient: Any) -> None:
+        """Add a penalty to the training loss, and its gradient to that of the parameter at `path` of the running layer."""
+        self.penalty = self.penalty + value
+        self.charges.append(((*self.path[1:], *path), gradient))
+
     def uniform(self, shape: tuple[int, ...]) -> Any:
         """Numbers in [0, 1), the same bits on every engine: a hash of seed, step, place and position."""
         size = 1
@@ -100,6 +107,10 @@ class Ops:
 
     def take(self, x: Any, rows: Any) -> Any:
         """Rows of an array."""
+        raise NotImplementedError
+
+    def add_rows(self, values: Any, rows: Any, count: int) -> Any:
+        """The opposite of `take`: `count` rows, each the sum of the values that belong to it."""
         raise NotImplementedError
 
     # Convolution: x (batch, *axes, C), w (*size, C/groups, O), y and dy (batch, *count, O); `windows` says how the kernel slides.
@@ -133,9 +144,8 @@ def counter_hash(xp: Any, words: list[Any]) -> Any:
 
 def locate(error: Exception, layer: Any, key: str | int) -> None:
     """Say once, as a note on the error, in which layer it arose; the path grows on the way up."""
-    label = layer.name or str(key)
-    path, text = getattr(error, "layer", ("", repr(layer)))
-    path = f"{label}.{path}" if path else label
-    error.layer = (path, text)  # type: ignore[attr-defined]
-    error.__notes__ = [n for n in getattr(error, "__notes__", []) if not n.startswith("in net")]
-    error.add_note(f"in {path}: {text}")
+    path, text = getattr(error, "where", ("", repr(layer)))
+    notes = [note for note in getattr(error, "__notes__", []) if note != f"in {path}: {text}"]
+    path = ".".join(filter(None, (layer.name or str(key), path)))
+    error.where = path, text  # type: ignore[attr-defined]
+    error.__notes__ = [*notes, f"in {path}: {text}"]

@@ -19,17 +19,23 @@ from .activations import (
     Step,
     Tanh,
 )
+from .attention import MultiHeadAttention
 from .base import Layer, ShapeError
 from .combine import Chain, Concat, Product, Sum
 from .convolution import ChannelsLast, Conv1d, Conv2d
+from .embedding import Embedding, Positions
+from .kernels import RBF
 from .linear import Linear
+from .normalise import BatchNorm, LayerNorm
 from .pooling import AvgPool1d, AvgPool2d, GlobalAvgPool, GlobalMaxPool, MaxPool1d, MaxPool2d
 from .shape import Dropout, Flatten, Reshape
+from .wrap import Frozen, Penalty, Repeat
 
 __all__ = [
     "Activation",
     "AvgPool1d",
     "AvgPool2d",
+    "BatchNorm",
     "Chain",
     "ChannelsLast",
     "Concat",
@@ -38,19 +44,27 @@ __all__ = [
     "Dropout",
     "ELU",
     "Elementwise",
+    "Embedding",
     "Flatten",
+    "Frozen",
     "GELU",
     "GlobalAvgPool",
     "GlobalMaxPool",
     "Identity",
     "Layer",
+    "LayerNorm",
     "LeakyReLU",
     "Linear",
     "LogSoftmax",
     "MaxPool1d",
     "MaxPool2d",
+    "MultiHeadAttention",
+    "Penalty",
+    "Positions",
     "Product",
+    "RBF",
     "ReLU",
+    "Repeat",
     "Reshape",
     "ShapeError",
     "SiLU",

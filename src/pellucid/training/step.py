@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from typing import Any, NamedTuple
 
-__all__ = ["Batch", "Gradients", "State", "evaluation_step", "gradients", "training_step"]
+from ..tree import leaves
+
+__all__ = ["Batch", "Gradients", "State", "all_finite", "evaluation_step", "gradients", "training_step"]
 
 
 class Batch(NamedTuple):
@@ -41,15 +45,16 @@ def gradients(ops: Any, net: Any, loss: Any, params: Any, batch: Batch, wrt_inpu
 
     The loss speaks of single rows; here, and only here, weights and the mean come in:
 
-        L = Σ wᵢ Lᵢ / Σ wᵢ,      dy = w ⊙ δ / Σ wᵢ
+        L = Σ wᵢ Lᵢ / Σ wᵢ + penalties,      dy = w ⊙ δ / Σ wᵢ
     """
     y, cache = ops.forward(net, params, batch.x, "net")
     values, delta = loss(ops, y, batch.target)
     weight = weights(ops, values, batch)
     w = weight / weight.sum()
-    dy = delta * w.reshape(*w.shape, *(1,) * (delta.ndim - w.ndim))
-    dx, grads = ops.backward(net, params, cache, dy.astype(y.dtype), "net", wrt_input)
-    return Gradients((values * w).sum(), grads, dx, y, weight)
+    dx, grads = ops.backward(net, params, cache, (delta * w[..., None]).astype(y.dtype), "net", wrt_input)
+    for path, gradient in ops.charges:
+        grads = write_back(grads, {path: functools.reduce(operator.getitem, path, grads) + gradient})
+    return Gradients((values * w).sum() + ops.penalty, grads, dx, y, weight)
 
 
 def training_step(Ops: Any, net: Any, loss: Any, optimizer: Any, state: State, batch: Batch, rate: Any) -> tuple[State, tuple[Any, ...]]:
@@ -84,6 +89,11 @@ def sums(ops: Any, loss: Any, mean: Any, w: Any, y: Any, target: Any) -> tuple[A
     """A step's total weight, and the weighted sums of the loss and of every score."""
     total = w.sum()
     return (total, mean * total, *((score(ops, y, target) * w).sum() for score in loss.scores.values()))
+
+
+def all_finite(xp: Any, *trees: Any) -> Any:
+    """Whether every number is finite: one that is not makes the sum not finite."""
+    return xp.isfinite(sum(leaf.sum() for _, leaf in leaves(trees)))
 
 
 def write_back(params: Any, kept: dict[tuple[Any, ...], Any]) -> Any:
