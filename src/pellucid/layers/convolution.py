@@ -30,7 +30,6 @@ class Convolution(Sliding):
 
     def check(self):
         super().check()
-        self.require(self.stride is not None, "stride", "a whole number ≥ 1")
         self.require(self.units >= 1, "units", "at least 1")
         self.require(self.groups >= 1, "groups", "at least 1")
         self.require(self.units % self.groups == 0, "units", f"a multiple of groups ({self.groups})")

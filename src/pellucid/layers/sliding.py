@@ -24,15 +24,15 @@ class Sliding(Layer):
 
     def windows(self) -> Windows:
         """The settings per axis; "same" centres every window: (extent − 1)/2 zeros on both sides, the odd one behind."""
-        field: Any = lambda name, default=1: getattr(self, name, default)  # noqa: E731
-        size, dilation = per_axis(field(self.window), self.axes), per_axis(field("dilation"), self.axes)
-        stride = size if field("stride") is None else per_axis(field("stride"), self.axes)
+        own: Any = self
+        size, dilation = per_axis(getattr(own, self.window), self.axes), per_axis(getattr(own, "dilation", 1), self.axes)
+        stride = size if own.stride is None else per_axis(own.stride, self.axes)
         bare = Windows(size, stride, dilation, ((0, 0),) * self.axes)
-        if field("padding") == "valid":
+        if own.padding == "valid":
             return bare
-        if field("padding") == "same":
+        if own.padding == "same":
             return bare._replace(padding=tuple(((e - 1) // 2, e // 2) for e in bare.extent))
-        return bare._replace(padding=tuple((n, n) for n in per_axis(field("padding"), self.axes)))
+        return bare._replace(padding=tuple((n, n) for n in per_axis(own.padding, self.axes)))
 
     def check(self):
         for name in (self.window, "stride", "dilation", "padding"):
