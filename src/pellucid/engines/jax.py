@@ -12,6 +12,7 @@ from jax import lax
 
 from ..layers.base import Layer
 from ..training.step import Batch, all_finite, evaluation_step, gradients, training_step
+from . import jax_conv
 from .ops import Ops
 
 __all__ = ["JaxOps"]
@@ -44,6 +45,11 @@ class JaxOps(Ops):
 
     def add_rows(self, values, rows, count):
         return jnp.zeros((count, *values.shape[1:]), values.dtype).at[rows].add(values)
+
+    conv = staticmethod(jax_conv.conv)
+    conv_input_gradient = staticmethod(jax_conv.conv_input_gradient)
+    conv_weight_gradient = staticmethod(jax_conv.conv_weight_gradient)
+    overlap_add = staticmethod(jax_conv.overlap_add)
 
 
 def precision(dtype: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..training.step import Batch, all_finite, evaluation_step, gradients, training_step
+from . import numpy_conv
 from .ops import Ops
 
 __all__ = ["NumpyOps"]
@@ -35,6 +36,11 @@ class NumpyOps(Ops):
         if n and not 0 <= rows.min() <= rows.max() < count:  # SciPy does not look, and would write beyond the array
             raise IndexError(f"add_rows: rows must be from 0 to {count - 1}, got {rows.min()} to {rows.max()}.")
         return csr_array((np.ones(n, values.dtype), rows, np.arange(n + 1)), shape=(n, count)).T @ values  # (count, n) @ (n, …)
+
+    conv = staticmethod(numpy_conv.conv)
+    conv_input_gradient = staticmethod(numpy_conv.conv_input_gradient)
+    conv_weight_gradient = staticmethod(numpy_conv.conv_weight_gradient)
+    overlap_add = staticmethod(numpy_conv.overlap_add)
 
 
 def precision(dtype: Any) -> Any:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import zlib
 from typing import Any
 
+from ..windows import Windows
+
 __all__ = ["Ops", "counter_hash"]
 
 
@@ -29,7 +31,8 @@ class Ops:
     lengths : array of shape (batch,) or None
         How many positions of each row are real, for sequences of different length; the rest is padding.
         Layers that mix positions must not let the padding in; for all others it does not matter, because
-        no flow comes back from it.
+        no flow comes back from it. A layer with a stride sets it for the layers after it; in the backward pass
+        every layer finds what it found in the forward pass.
     """
 
     xp: Any
@@ -38,6 +41,7 @@ class Ops:
         self.training, self.seed, self.step, self.weight, self.lengths = training, seed, step, weight, lengths
         self.path: list[str | int] = []
         self.kept: dict[tuple[str | int, ...], Any] = {}
+        self.entered: dict[tuple[str | int, ...], Any] = {}  # the lengths each layer found, where there are any
         self.penalty: Any = 0.0
         self.charges: list[tuple[tuple[str | int, ...], Any]] = []
 
@@ -45,6 +49,8 @@ class Ops:
     def forward(self, layer: Any, p: Any, x: Any, key: str | int) -> tuple[Any, Any]:
         """Run a child's forward pass. `key` is where its parameters lie in the parent's."""
         self.path.append(key)
+        if self.lengths is not None:
+            self.entered[tuple(self.path)] = self.lengths
         try:
             return layer.forward(self, p, x)
         except Exception as error:
@@ -56,6 +62,7 @@ class Ops:
     def backward(self, layer: Any, p: Any, cache: Any, dy: Any, key: str | int, wrt_input: bool = True) -> tuple[Any, Any]:
         """Run a child's backward pass."""
         self.path.append(key)
+        self.lengths = self.entered.get(tuple(self.path), self.lengths) if self.entered else self.lengths
         try:
             return layer.backward(self, p, cache, dy, wrt_input)
         except Exception as error:
@@ -104,6 +111,23 @@ class Ops:
 
     def add_rows(self, values: Any, rows: Any, count: int) -> Any:
         """The opposite of `take`: `count` rows, each the sum of the values that belong to it."""
+        raise NotImplementedError
+
+    # Convolution: x (batch, *axes, C), w (*size, C/groups, O), y and dy (batch, *count, O); `windows` says how the kernel slides.
+    def conv(self, x: Any, w: Any, windows: Windows, groups: int) -> Any:
+        """y[b,i,o] = Σ_{k,c} w[k,c,o] x[b,i+k,c]."""
+        raise NotImplementedError
+
+    def conv_input_gradient(self, dy: Any, w: Any, shape: tuple[int, ...], windows: Windows, groups: int) -> Any:
+        """dx[b,p,c] = Σ_{k,o} w[k,c,o] dy[b,p−k,o], of the `shape` of x."""
+        raise NotImplementedError
+
+    def conv_weight_gradient(self, x: Any, dy: Any, windows: Windows, groups: int) -> Any:
+        """dw[k,c,o] = Σ_{b,i} x[b,i+k,c] dy[b,i,o]."""
+        raise NotImplementedError
+
+    def overlap_add(self, parts: list[Any], shape: tuple[int, ...], windows: Windows) -> Any:
+        """The transpose of `Windows.parts`: dx[b,p,c] = Σ_k parts[k][b,p−k,c], of the `shape` of x."""
         raise NotImplementedError
 
 

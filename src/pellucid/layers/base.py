@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -50,6 +50,9 @@ class Layer(Settings):
     """
 
     name: str | None = dataclasses.field(default=None, kw_only=True)
+
+    #: what multiplies its weights, for the prediction of its cost: "product", "convolution" or "scan"
+    work: ClassVar[str] = "product"
 
     def build(self, rng: np.random.Generator, shape: Shape) -> tuple[Params, Shape]:
         return {}, shape

@@ -53,6 +53,11 @@ class Job:
         """Steps in an epoch."""
         return math.ceil(len(self.data.x) / self.batch_size)
 
+    @property
+    def row(self) -> Batch:
+        """The first row, as a sample of the work."""
+        return Batch(*(a if a is None else a[:1] for a in self.data))
+
 
 class Plan(NamedTuple):
     """Which rows each step of a chunk takes, and its learning rate."""
@@ -125,7 +130,7 @@ def start(model: Any, job: Job) -> Run:
             job.engine = history.engine
     model.history = history
     if job.engine == "auto":
-        name, reason = choose_engine(model.net, model.params, job.batch_size, job.steps * job.epochs)
+        name, reason = choose_engine(model.net, model.params, job.batch_size, job.steps * job.epochs, job.row)
     else:
         name, reason = job.engine, "asked for"
     history.engine, history.engine_reason = name, reason if not saved else f"{reason}, resumed"
@@ -143,7 +148,7 @@ def gradient_epochs(run: Run, data: Batch, bar: Any, finish: Callable[..., None]
     """Train epoch by epoch; `finish` gets the epoch's means and its seconds."""
     job, net, loss, engine = run.job, run.model.net, run.model.loss, run.engine
     kind, watch = job.optimizer.kind(), watches_batches(job.callbacks)
-    length = min(job.steps, predict_work(net, run.model.params, job.batch_size).chunk)
+    length = min(job.steps, predict_work(net, run.model.params, job.batch_size, job.row).chunk)
     while run.epoch < job.epochs and not run.stopping:
         began, totals, batch = time.perf_counter(), 0.0, 0
         for plan in plans(run, length, 1 if watch else length):
