@@ -42,6 +42,9 @@ class JaxOps(Ops):
     def take(self, x, rows):
         return jnp.take(x, rows, axis=0, mode="clip")
 
+    def loop(self, function, carry, xs, reverse):
+        return lax.scan(function, carry, xs, reverse=reverse)
+
 
 def precision(dtype: Any) -> Any:
     """A context in which arrays of `dtype` keep their precision."""

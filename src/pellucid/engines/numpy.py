@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..training.step import Batch, evaluation_step, gradients, training_step
+from ..tree import leaves, map_leaves
 from .ops import Ops
 
 __all__ = ["NumpyOps"]
@@ -27,6 +28,13 @@ class NumpyOps(Ops):
 
     def take(self, x, rows):
         return np.take(x, rows, axis=0)
+
+    def loop(self, function, carry, xs, reverse):
+        steps = next(len(a) for _, a in leaves(xs) if a is not None)
+        ys: list[Any] = [None] * steps
+        for t in reversed(range(steps)) if reverse else range(steps):
+            carry, ys[t] = function(carry, map_leaves(lambda a, t=t: a if a is None else a[t], xs))
+        return carry, map_leaves(lambda *y: None if y[0] is None else np.stack(y), *ys)
 
 
 def precision(dtype: Any) -> Any:

@@ -22,11 +22,13 @@ from .activations import (
 from .base import Layer, ShapeError
 from .combine import Chain, Concat, Product, Sum
 from .linear import Linear
+from .recurrent import GRU, LSTM, RNN, Recurrent
 from .shape import Dropout, Flatten, Reshape
 
 __all__ = [
     "ELU",
     "GELU",
+    "GRU",
     "Activation",
     "Chain",
     "Concat",
@@ -34,12 +36,15 @@ __all__ = [
     "Elementwise",
     "Flatten",
     "Identity",
+    "LSTM",
     "Layer",
     "LeakyReLU",
     "Linear",
     "LogSoftmax",
     "Product",
+    "RNN",
     "ReLU",
+    "Recurrent",
     "Reshape",
     "ShapeError",
     "SiLU",
