@@ -103,9 +103,9 @@ def evaluate(net: Any, loss: Any, params: Any, data: Batch, plan: Any) -> Any:
 
 
 @functools.partial(jax.jit, static_argnames=("net",))
-def forward(net: Any, params: Any, x: Any) -> Any:
+def forward(net: Any, params: Any, x: Any, weight: Any = None, lengths: Any = None) -> Any:
     """The network's output."""
-    return JaxOps().forward(net, params, x, "net")[0]
+    return JaxOps(weight=weight, lengths=lengths).forward(net, params, x, "net")[0]
 
 
 @functools.partial(jax.jit, static_argnames=("net", "loss"))

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import math
 
-from .base import Layer, ShapeError
+from .base import Layer, Shape, ShapeError
 
 __all__ = ["Dropout", "Flatten", "Reshape"]
+
+
+def known(layer: Layer, shape: Shape) -> None:
+    """Refuse sequences of any length where the length is needed."""
+    if None in shape:
+        raise ShapeError(
+            layer, "rows of a fixed size", shape, "Give the length in input_shape, or let a recurrent layer with outputs='last' come first."
+        )
 
 
 class Reshape(Layer):
@@ -21,6 +29,7 @@ class Reshape(Layer):
     shape: tuple[int, ...]
 
     def build(self, rng, shape):
+        known(self, shape)
         size, new = math.prod(shape), list(self.shape)
         if new.count(-1) == 1 and size % max(1, -math.prod(new)) == 0:
             new[new.index(-1)] = size // -math.prod(new) if math.prod(new) else 0
@@ -43,6 +52,7 @@ class Flatten(Layer):
     """
 
     def build(self, rng, shape):
+        known(self, shape)
         return {}, (math.prod(shape),)
 
     def forward(self, ops, p, x):

@@ -25,6 +25,7 @@ from .checkpoint import Saved, data_digest, load_checkpoint, save_checkpoint
 from .finite import explain_nonfinite
 from .lbfgs import lbfgs_epochs
 from .progress import progress
+from .sequences import forget, rows_at_once, steps_there
 from .step import Batch, State
 
 __all__ = ["Job", "Run", "evaluate", "train"]
@@ -147,6 +148,7 @@ def gradient_epochs(run: Run, data: Batch, bar: Any, finish: Callable[..., None]
     length = 1 if watch else min(job.steps, predict_work(net, run.model.params, job.batch_size).chunk)
     while run.epoch < job.epochs and not run.stopping:
         began, totals, batch = time.perf_counter(), 0.0, 0
+        run.state = run.state._replace(params=engine.put(forget(run.state.params)))
         for plan in plans(run, length):
             before = engine.copy(run.state)
             state, sums = engine.train(net, loss, kind, run.state, data, engine.put(plan))
@@ -210,8 +212,9 @@ def finish_epoch(run: Run, validation: Any, trained: dict[str, float], seconds: 
         part = evaluate(run.engine, model.net, model.loss, run.state.params, validation, job.validation)
         row |= {f"val_{name}": value for name, value in part.items()}
         if job.metrics:
-            outputs = model.outputs(job.validation.x, run.params)
-            row |= {f"val_{name}": float(f(job.validation.target, outputs)) for name, f in job.metrics.items()}
+            outputs = model.outputs(job.validation.x, run.params, job.validation.lengths)
+            pair = steps_there(job.validation, outputs)
+            row |= {f"val_{name}": float(f(*pair)) for name, f in job.metrics.items()}
     run.history.rows.append({**row, "seconds": seconds})
     if job.early_stopping:
         _, since = job.early_stopping.best(run.history)
@@ -230,7 +233,7 @@ def finish_epoch(run: Run, validation: Any, trained: dict[str, float], seconds: 
 
 def evaluate(engine: Any, net: Any, loss: Any, params: Any, data: Any, batch: Batch, size: int = 1024) -> dict[str, float]:
     """Loss and scores over a data set, in batches."""
-    order, size = np.arange(len(batch.x)), min(size, len(batch.x))
+    order, size = np.arange(len(batch.x)), rows_at_once(net, batch.x, min(size, len(batch.x)))
     plan = plan_of(order, size, np.zeros(1, batch.weight.dtype))
     sums = np.asarray(engine.evaluate(net, loss, params, data, engine.put(plan)), dtype=np.float64)
     return means(loss, sums.sum(0))
