@@ -127,7 +127,7 @@ def start(model: Any, job: Job) -> Run:
             job.engine = history.engine
     model.history = history
     if job.engine == "auto":
-        name, reason = choose_engine(model.net, model.params, job.batch_size, job.steps * job.epochs)
+        name, reason = choose_engine(model.net, model.params, job.batch_size, job.data.x.shape[1:], job.steps * job.epochs)
     else:
         name, reason = job.engine, "asked for"
     history.engine, history.engine_reason = name, reason if not saved else f"{reason}, resumed"
@@ -145,7 +145,7 @@ def gradient_epochs(run: Run, data: Batch, bar: Any, finish: Callable[..., None]
     """Train epoch by epoch; `finish` gets the epoch's means and its seconds."""
     job, net, loss, engine = run.job, run.model.net, run.model.loss, run.engine
     kind, watch = job.optimizer.kind(), watches_batches(job.callbacks)
-    length = 1 if watch else min(job.steps, predict_work(net, run.model.params, job.batch_size).chunk)
+    length = 1 if watch else min(job.steps, predict_work(net, run.model.params, job.batch_size, job.data.x.shape[1:]).chunk)
     while run.epoch < job.epochs and not run.stopping:
         began, totals, batch = time.perf_counter(), 0.0, 0
         run.state = run.state._replace(params=engine.put(forget(run.state.params)))
