@@ -151,7 +151,7 @@ def steps_there(batch: Batch, outputs: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 def rows_at_once(net: Layer, x: np.ndarray, size: int) -> int:
     """Fewer rows of long sequences at a time: a recurrent layer remembers every step."""
-    return max(1, min(size, 2**15 // x.shape[1])) if next(recurrent_layers(net), None) else size
+    return max(1, min(size, 2**15 // max(1, x.shape[1]))) if next(recurrent_layers(net), None) else size
 
 
 # -------------------------------------------------------------------- long texts
