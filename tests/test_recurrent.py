@@ -303,6 +303,7 @@ def test_an_epoch_over_streams_reads_the_long_texts_and_the_next_begins_anew(eng
     history = model.fit(X, y, epochs=2, batch_size=2, order="given", optimizer=pc.SGD(1e-15), engine=engine)
     np.testing.assert_allclose(history["loss"], [long, long], rtol=1e-9)
     assert abs(cold - long) > 1e-6
+    assert not model.parameters["0._carried_h"].any()  # nothing of it stays with the model
 
 
 def test_streams_out_of_order_are_refused_with_the_remedy():

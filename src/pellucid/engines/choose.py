@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..layers.base import Layer, Shape
-from ..layers.combine import Chain
+from ..layers.combine import Chain, Parallel
 from ..layers.recurrent import Recurrent
 from ..tree import leaves
 from . import has_jax
@@ -66,10 +66,10 @@ def cost(net: Layer, shape: Shape) -> tuple[np.ndarray, Shape]:
             total = total + part
         return total, shape
     out = net.build(np.random.default_rng(0), shape)[1]
-    if net.children:
+    if isinstance(net, Parallel) or (isinstance(net, Recurrent) and net.bidirectional):
         return np.sum([cost(child, shape)[0] for child in net.children], axis=0), out
     flops = net.flops(shape)
-    return np.array([0, flops, STEP * shape[0]] if isinstance(net, Recurrent) else [flops, 0, 1]), out
+    return np.array([0, flops, STEP * shape[0]] if isinstance(net, Recurrent) else [flops, 0, count(net)]), out
 
 
 def choose_engine(net: Layer, params: Any, batch: int, shape: Shape, steps: int) -> tuple[str, str]:

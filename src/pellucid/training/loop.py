@@ -25,7 +25,7 @@ from .checkpoint import Saved, data_digest, load_checkpoint, save_checkpoint
 from .finite import explain_nonfinite
 from .lbfgs import lbfgs_epochs
 from .progress import progress
-from .sequences import forget, rows_at_once, steps_there
+from .sequences import carries_state, forget, rows_at_once, steps_there
 from .step import Batch, State
 
 __all__ = ["Job", "Run", "evaluate", "train"]
@@ -85,8 +85,8 @@ class Run:
 
     @property
     def params(self) -> Any:
-        """The weights now, as NumPy arrays."""
-        return self.engine.get(self.state.params)
+        """The weights now, as NumPy arrays; a state that is carried from batch to batch stays behind."""
+        return forget(self.engine.get(self.state.params))
 
     def stop(self, reason: str = "a callback asked for it") -> None:
         """End the fit after this epoch (or batch)."""
@@ -144,11 +144,12 @@ def start(model: Any, job: Job) -> Run:
 def gradient_epochs(run: Run, data: Batch, bar: Any, finish: Callable[..., None]) -> None:
     """Train epoch by epoch; `finish` gets the epoch's means and its seconds."""
     job, net, loss, engine = run.job, run.model.net, run.model.loss, run.engine
-    kind, watch = job.optimizer.kind(), watches_batches(job.callbacks)
+    kind, watch, carries = job.optimizer.kind(), watches_batches(job.callbacks), carries_state(net)
     length = 1 if watch else min(job.steps, predict_work(net, run.model.params, job.batch_size, job.data.x.shape[1:]).chunk)
     while run.epoch < job.epochs and not run.stopping:
         began, totals, batch = time.perf_counter(), 0.0, 0
-        run.state = run.state._replace(params=engine.put(forget(run.state.params)))
+        if carries:
+            run.state = run.state._replace(params=engine.put(forget(run.state.params)))
         for plan in plans(run, length):
             before = engine.copy(run.state)
             state, sums = engine.train(net, loss, kind, run.state, data, engine.put(plan))

@@ -44,7 +44,7 @@ def is_list(X: Any, shape: Shape | None) -> bool:
 
 
 def holds_sequences(values: Any) -> bool:
-    is_list = isinstance(values, list | tuple) or (isinstance(values, np.ndarray) and values.dtype == object)
+    is_list = isinstance(values, list) or (isinstance(values, np.ndarray) and values.dtype == object)
     return is_list and len(values) > 0 and all(hasattr(v, "__len__") for v in values)
 
 
@@ -83,15 +83,14 @@ def as_sequences(X: Any, lengths: Any, shape: Shape | None, net: Layer) -> tuple
             f"{speaker(net)}: expected lengths of at most {steps}, the padded length of X, got {lengths[row]} in row {row}. "
             "Pad X further, or correct lengths."
         )
-    there = np.arange(steps) < lengths[:, None]
-    if there.all():
+    if (lengths == steps).all():
         return X, None
-    return np.where(there.reshape(*there.shape, *(1,) * (X.ndim - 2)), X, np.zeros((), X.dtype)), lengths.astype(np.int32)
+    return np.where(there(lengths, X), X, np.zeros((), X.dtype)), lengths.astype(np.int32)
 
 
 def as_targets(y: Any, x: np.ndarray, lengths: np.ndarray | None, out: Shape, net: Layer) -> Any:
     """Targets, for a network with an output at every step: one per step, what stands beyond a row's length replaced."""
-    if not every_step(out, x):
+    if not every_step(out, x) or not (None in out or lengths is not None or any(recurrent_layers(net))):
         return y
     steps, counts = x.shape[1], np.full(len(x), x.shape[1]) if lengths is None else lengths
     gives = f"{speaker(net)}: the network gives an output at every step, so expected"
@@ -106,13 +105,19 @@ def as_targets(y: Any, x: np.ndarray, lengths: np.ndarray | None, out: Shape, ne
         raise ValueError(f"{gives} targets of shape ({len(x)}, {steps}, …), got {y.shape}. {fix}")
     if lengths is None or len(y) != len(x):
         return y
-    there = (np.arange(steps) < counts[:, None]).reshape(*y.shape[:2], *(1,) * (y.ndim - 2))
-    return np.where(there, y, y[:, :1])  # a real target stands in: losses check every entry, weight 0 makes it count for nothing
+    return np.where(
+        there(lengths, y), y, y[:, :1]
+    )  # a real target stands in: losses check every entry, weight 0 makes it count for nothing
 
 
 def every_step(out: Shape, x: np.ndarray) -> bool:
     """Whether a network with outputs of shape `out` gives one for every step of x."""
     return x.ndim >= 2 and len(out) >= 2 and out[0] in (None, x.shape[1])
+
+
+def there(lengths: np.ndarray, a: np.ndarray) -> np.ndarray:
+    """True at the real steps of `a`, in a shape that broadcasts to it."""
+    return (np.arange(a.shape[1]) < lengths[:, None]).reshape(*a.shape[:2], *(1,) * (a.ndim - 2))
 
 
 def pad(what: str, sequences: Any, steps: int, fill: bool) -> np.ndarray:
@@ -138,15 +143,15 @@ def unpad(y: np.ndarray, lengths: np.ndarray | None, as_list: bool) -> Any:
     counts = np.full(len(y), y.shape[1]) if lengths is None else lengths
     if as_list:
         return [row[:n] for row, n in zip(y, counts, strict=True)]
-    return np.where((np.arange(y.shape[1]) < counts[:, None]).reshape(*y.shape[:2], *(1,) * (y.ndim - 2)), y, np.zeros((), y.dtype))
+    return np.where(there(counts, y), y, np.zeros((), y.dtype))
 
 
 def steps_there(batch: Batch, outputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Targets and outputs as metrics take them: where sequences differ in length, the real steps one after the other."""
     if batch.lengths is None or not every_step(outputs.shape[1:], batch.x):
         return batch.target, outputs
-    there = np.arange(batch.x.shape[1]) < batch.lengths[:, None]
-    return batch.target[there], outputs[there]
+    real = np.arange(batch.x.shape[1]) < batch.lengths[:, None]
+    return batch.target[real], outputs[real]
 
 
 def rows_at_once(net: Layer, x: np.ndarray, size: int) -> int:
@@ -201,7 +206,13 @@ def check_streams(net: Layer, rows: int, origin: np.ndarray, size: int, order: s
             )
 
 
+def carries_state(net: Layer) -> bool:
+    """Whether a layer goes on from batch to batch."""
+    return any(layer.streams for layer in recurrent_layers(net))
+
+
 def forget(params: Any) -> Any:
     """Parameters with every carried state back at zero."""
-    flat = {path: np.zeros(a.shape, a.dtype) if CARRIED in path else a for path, a in flatten(params).items()}
-    return unflatten(params, flat)
+    flat = flatten(params)
+    carried = {path: np.zeros(a.shape, a.dtype) for path, a in flat.items() if CARRIED in path}
+    return unflatten(params, {**flat, **carried}) if carried else params
