@@ -101,9 +101,13 @@ class Layer(Settings):
         return parameter_count(params)
 
     def flops(self, shape: Shape) -> float:
-        """Arithmetic for one row forward, a multiplication and an addition counted as 2: by default every matrix once per position."""
-        params, _ = self.build(np.random.default_rng(0), shape)
-        return 2.0 * math.prod(shape[:-1]) * sum(leaf.size for path, leaf in leaves(params) if leaf.ndim > 1 and not is_buffer(path))
+        """Arithmetic for one row of `shape` forward, a multiplication and an addition counted as 2.
+
+        By default every matrix once per position: of the output, or of the input where the output has lost its axis.
+        """
+        params, out = self.build(np.random.default_rng(0), shape)
+        positions = math.prod((out if len(out) == len(shape) else shape)[:-1])
+        return 2.0 * positions * sum(leaf.size for path, leaf in leaves(params) if leaf.ndim > 1 and not is_buffer(path))
 
     def summary(self, shape: Shape) -> str:
         """A table of layers, output shapes and parameter counts for an input of `shape` (without batch axis)."""
