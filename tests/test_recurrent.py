@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 import pellucid as pc
 from pellucid import GRU, LSTM, RNN, Linear, Network, check_layer
 from pellucid.engines import get_engine
-from pellucid.engines.choose import choose_engine, cost
+from pellucid.engines.choose import choose_engine
+from pellucid.engines.cost import cost
 from pellucid.engines.numpy import NumpyOps
 from pellucid.training.step import Batch, write_back
 
@@ -335,8 +336,8 @@ def test_work_grows_with_the_sequence():
     assert out == (10, 2)
     assert calls > 20
     params = net.build(np.random.default_rng(0), (10, 4))[0]
-    assert choose_engine(net, params, 32, (2, 4), 5)[0] == "numpy"
-    assert choose_engine(net, params, 32, (200, 4), 1000)[0] == "jax"
+    assert choose_engine(net, params, 32, 5, (2, 4))[0] == "numpy"
+    assert choose_engine(net, params, 32, 1000, (200, 4))[0] == "jax"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from .base import Layer, Shape, ShapeError
 __all__ = ["Dropout", "Flatten", "Reshape"]
 
 
-def known(layer: Layer, shape: Shape) -> None:
+def known_size(layer: Layer, shape: Shape) -> None:
     """Refuse sequences of any length where the length is needed."""
     if None in shape:
         raise ShapeError(
@@ -29,13 +29,12 @@ class Reshape(Layer):
     shape: tuple[int, ...]
 
     def build(self, rng, shape):
-        known(self, shape)
-        size, new = math.prod(shape), list(self.shape)
-        if new.count(-1) == 1 and size % max(1, -math.prod(new)) == 0:
-            new[new.index(-1)] = size // -math.prod(new) if math.prod(new) else 0
-        if math.prod(new) != size or any(n < 1 for n in new):
+        known_size(self, shape)
+        size, known = math.prod(shape), math.prod(n for n in self.shape if n != -1)
+        new = tuple(size // max(known, 1) if n == -1 else n for n in self.shape)
+        if math.prod(new) != size or min(new, default=1) < 1:
             raise ShapeError(self, f"{' × '.join(map(str, self.shape)) or '1'} numbers", f"{shape} with {size}")
-        return {}, tuple(new)
+        return {}, new
 
     def forward(self, ops, p, x):
         return x.reshape(x.shape[0], *self.shape), x.shape
@@ -52,7 +51,7 @@ class Flatten(Layer):
     """
 
     def build(self, rng, shape):
-        known(self, shape)
+        known_size(self, shape)
         return {}, (math.prod(shape),)
 
     def forward(self, ops, p, x):
