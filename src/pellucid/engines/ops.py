@@ -98,11 +98,11 @@ class Ops:
         and dicts of them. With `reverse` the steps go from the last to the first. However many steps there are, the
         function is compiled once.
         """
-        self.scanning = True
+        outer, self.scanning = self.scanning, True
         try:
             return self.loop(function, carry, xs, reverse)
         finally:
-            self.scanning = False
+            self.scanning = outer
 
     def loop(self, function: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: Any, reverse: bool) -> tuple[Any, Any]:
         """What `scan` does, on this engine."""
