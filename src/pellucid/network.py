@@ -20,6 +20,7 @@ from .settings import did_you_mean, friendly
 from .training.callbacks import EarlyStopping, History, as_callbacks
 from .training.data import as_inputs, class_factors, class_numbers, make_batch, row_weights, select, split
 from .training.loop import Job, evaluate, train
+from .training.prime import prime
 from .training.sequences import as_sequences, check_streams, every_step, is_list, rows_at_once, sequence_shape, unpad
 from .training.step import Batch
 from .tree import flatten, map_leaves, unflatten
@@ -177,6 +178,7 @@ class Network:
         data = self.as_batch(X, y, sample_weight, lengths, build=True)
         rows = len(data.x)
         data, origin, held = self.divide(data, class_weight, validation)
+        self.params = prime(self.net, self.params, data, self.seed)
         size = min(batch_size or optimizer.batch_size or len(data.x), len(data.x))
         check_streams(self.net, rows, origin, size, order)
         job = Job(
@@ -224,6 +226,7 @@ class Network:
         self.require_built()
         padded, lengths = as_sequences(X, lengths, self.input_shape, self.net)
         x = as_inputs(padded, self.input_shape, self.dtype)
+        self.net.check_input(x)
         y, as_list = read(get_engine("numpy").NumpyOps(), self.outputs(x, self.params, lengths)), is_list(X, self.input_shape)
         return unpad(y, lengths, as_list) if every_step(self.output_shape, x) and (as_list or lengths is not None) else y
 
@@ -307,7 +310,9 @@ class Network:
             self.build(sequence_shape(X, lengths) or as_inputs(X, None, self.dtype).shape[1:])
         self.require_built()
         shapes = self.input_shape, self.output_shape
-        return make_batch(X, y, sample_weight, lengths, self.loss, self.net, *shapes, dtype or self.dtype)
+        batch = make_batch(X, y, sample_weight, lengths, self.loss, self.net, *shapes, dtype or self.dtype)
+        self.net.check_input(batch.x)
+        return batch
 
     def require_built(self) -> None:
         if self.params is None:
@@ -331,8 +336,9 @@ def as_stopping(early_stopping: Any) -> EarlyStopping | None:
 
 def last_layer(net: Layer) -> Layer:
     from .layers.combine import Chain
+    from .layers.wrap import Wrapper
 
-    return last_layer(net.children[-1]) if isinstance(net, Chain) else net
+    return last_layer(net.children[-1]) if isinstance(net, Chain | Wrapper) else net
 
 
 def default_loss(net: Layer) -> Loss:

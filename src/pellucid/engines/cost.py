@@ -10,6 +10,7 @@ import numpy as np
 from ..layers.base import Layer, Shape
 from ..layers.combine import Chain, Parallel
 from ..layers.recurrent import Recurrent
+from ..layers.wrap import Wrapper
 
 __all__ = ["Cost", "cost"]
 
@@ -36,6 +37,8 @@ def cost(net: Layer, shape: Shape) -> tuple[Cost, Shape]:
     out = net.build(np.random.default_rng(0), shape)[1]
     if isinstance(net, Parallel) or (isinstance(net, Recurrent) and net.bidirectional):
         return total([cost(child, shape)[0] for child in net.children]), out
+    if isinstance(net, Wrapper):
+        return total([cost(net.layer, shape)[0]] * getattr(net, "times", 1)), out
     flops = net.flops(shape)
     return (Cost(0.0, flops, CALLS * shape[0]) if isinstance(net, Recurrent) else Cost(flops, 0.0, 1)), out
 

@@ -45,6 +45,9 @@ class JaxOps(Ops):
     def loop(self, function, carry, xs, reverse):
         return lax.scan(function, carry, xs, reverse=reverse)
 
+    def add_rows(self, values, rows, count):
+        return jnp.zeros((count, *values.shape[1:]), values.dtype).at[rows].add(values)
+
 
 def precision(dtype: Any) -> Any:
     """A context in which arrays of `dtype` keep their precision."""

@@ -19,32 +19,46 @@ from .activations import (
     Step,
     Tanh,
 )
+from .attention import MultiHeadAttention
 from .base import Layer, ShapeError
 from .combine import Chain, Concat, Product, Sum
+from .embedding import Embedding, Positions
+from .kernels import RBF
 from .linear import Linear
+from .normalise import BatchNorm, LayerNorm
 from .recurrent import GRU, LSTM, RNN, Recurrent
 from .shape import Dropout, Flatten, Reshape
+from .wrap import Frozen, Penalty, Repeat
 
 __all__ = [
     "ELU",
     "GELU",
     "GRU",
     "Activation",
+    "BatchNorm",
     "Chain",
     "Concat",
     "Dropout",
     "Elementwise",
+    "Embedding",
     "Flatten",
+    "Frozen",
     "Identity",
     "LSTM",
     "Layer",
+    "LayerNorm",
     "LeakyReLU",
     "Linear",
     "LogSoftmax",
+    "MultiHeadAttention",
+    "Penalty",
+    "Positions",
     "Product",
+    "RBF",
     "RNN",
     "ReLU",
     "Recurrent",
+    "Repeat",
     "Reshape",
     "ShapeError",
     "SiLU",
