@@ -14,7 +14,7 @@ from ..layers.wrap import Wrapper
 
 __all__ = ["Cost", "cost"]
 
-CALLS = 4  # a step of a recurrent layer is called like this many layers
+CALLS = 6  # a step of a recurrent layer is called like this many layers
 
 
 class Cost(NamedTuple):
