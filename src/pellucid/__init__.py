@@ -33,6 +33,7 @@ from .schedules import Cosine, Exponential, InverseTime, OneCycle, ReduceOnPlate
 from .settings import Fixed
 from .training.callbacks import Callback, EarlyStopping, History
 from .training.finite import NonFiniteError
+from .training.sequences import cut_streams
 
 __version__ = "0.1.0"
 
@@ -80,6 +81,7 @@ __all__ = [
     "Zeros",
     "check_layer",
     "cross_entropy_bits",
+    "cut_streams",
     "entropy_bits",
     "information_bits",
     "kernel_density",

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..training.step import Batch, all_finite, evaluation_step, gradients, training_step
+from ..tree import leaves, map_leaves
 from . import numpy_conv
 from .ops import Ops
 
@@ -28,6 +29,13 @@ class NumpyOps(Ops):
 
     def take(self, x, rows):
         return np.take(x, rows, axis=0)
+
+    def loop(self, function, carry, xs, reverse):
+        steps = next(len(a) for _, a in leaves(xs) if a is not None)
+        ys: list[Any] = [None] * steps
+        for t in reversed(range(steps)) if reverse else range(steps):
+            carry, ys[t] = function(carry, map_leaves(lambda a, t=t: a if a is None else a[t], xs))
+        return carry, map_leaves(lambda *y: None if y[0] is None else np.stack(y), *ys)
 
     def add_rows(self, values, rows, count):
         from scipy.sparse import csr_array
@@ -95,10 +103,10 @@ def gather(data: Batch, rows: np.ndarray) -> Batch:
     return Batch(*(a if a is None else a.take(rows, axis=0) for a in data))
 
 
-def forward(net: Any, params: Any, x: np.ndarray) -> np.ndarray:
+def forward(net: Any, params: Any, x: np.ndarray, weight: Any = None, lengths: Any = None) -> np.ndarray:
     """The network's output."""
     with np.errstate(all="ignore"):
-        return NumpyOps().forward(net, params, x, "net")[0]
+        return NumpyOps(weight=weight, lengths=lengths).forward(net, params, x, "net")[0]
 
 
 def value_and_gradients(net: Any, loss: Any, params: Any, batch: Batch, seed: Any) -> tuple[Any, Any]:

@@ -8,6 +8,7 @@ where values can be recorded, and where random streams get their key.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 from ..windows import Windows
@@ -42,6 +43,7 @@ class Ops:
         self.path: list[str | int] = []
         self.kept: dict[tuple[str | int, ...], Any] = {}
         self.entered: dict[tuple[str | int, ...], Any] = {}  # the lengths each layer found, where there are any
+        self.scanning = False
         self.penalty: Any = 0.0
         self.charges: list[tuple[tuple[str | int, ...], Any]] = []
 
@@ -77,6 +79,7 @@ class Ops:
 
     def keep(self, name: str, value: Any) -> None:
         """Set a buffer of the layer that is running; the training step writes it back."""
+        self.refuse_in_scan("keep", "Return the value from the scan and keep it afterwards.")
         self.kept[(*self.path[1:], name)] = value
 
     def charge(self, path: tuple[str | int, ...], value: Any, gradient: Any) -> None:
@@ -86,6 +89,7 @@ class Ops:
 
     def uniform(self, shape: tuple[int, ...]) -> Any:
         """Numbers in [0, 1), the same bits on every engine: a hash of seed, step, place and position."""
+        self.refuse_in_scan("uniform", "Draw the numbers of all steps before, and hand them to the scan.")
         size = 1
         for n in shape:
             size *= n
@@ -101,6 +105,28 @@ class Ops:
         return there.astype(self.weight.dtype)
 
     # ---------------------------------------------------------------- what array namespaces lack
+    def scan(self, function: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: Any, reverse: bool = False) -> tuple[Any, Any]:
+        """Step through the first axis of the arrays in `xs`: ``carry, y = function(carry, x)`` for each x.
+
+        Returns the last carry, and all y stacked in the places of their x. Carry, xs and y are arrays, None, or tuples
+        and dicts of them. With `reverse` the steps go from the last to the first. However many steps there are, the
+        function is compiled once.
+        """
+        outer, self.scanning = self.scanning, True
+        try:
+            return self.loop(function, carry, xs, reverse)
+        finally:
+            self.scanning = outer
+
+    def loop(self, function: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: Any, reverse: bool) -> tuple[Any, Any]:
+        """What `scan` does, on this engine."""
+        raise NotImplementedError
+
+    def refuse_in_scan(self, name: str, fix: str) -> None:
+        """A scan's function is traced once for all its steps: what it did there would happen once, not once a step."""
+        if self.scanning:
+            raise RuntimeError(f"ops.{name} cannot be used inside ops.scan. {fix}")
+
     def erf(self, x: Any) -> Any:
         """The error function."""
         raise NotImplementedError

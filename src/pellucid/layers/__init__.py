@@ -28,10 +28,12 @@ from .kernels import RBF
 from .linear import Linear
 from .normalise import BatchNorm, LayerNorm
 from .pooling import AvgPool1d, AvgPool2d, GlobalAvgPool, GlobalMaxPool, MaxPool1d, MaxPool2d
+from .recurrent import GRU, LSTM, RNN, Recurrent
 from .shape import Dropout, Flatten, Reshape
 from .wrap import Frozen, Penalty, Repeat
 
 __all__ = [
+    "GRU",
     "Activation",
     "AvgPool1d",
     "AvgPool2d",
@@ -51,6 +53,7 @@ __all__ = [
     "GlobalAvgPool",
     "GlobalMaxPool",
     "Identity",
+    "LSTM",
     "Layer",
     "LayerNorm",
     "LeakyReLU",
@@ -63,7 +66,9 @@ __all__ = [
     "Positions",
     "Product",
     "RBF",
+    "RNN",
     "ReLU",
+    "Recurrent",
     "Repeat",
     "Reshape",
     "ShapeError",

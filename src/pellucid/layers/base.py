@@ -18,7 +18,7 @@ __all__ = ["Array", "Layer", "Params", "Shape", "ShapeError"]
 
 Array: TypeAlias = Any  # a NumPy or a JAX array: a layer does not know which
 Params: TypeAlias = Any  # a dict of arrays, or a tuple with one entry per child
-Shape: TypeAlias = tuple[int, ...]
+Shape: TypeAlias = tuple[Any, ...]  # sizes; the first is None where sequences may have any length
 
 
 class ShapeError(ValueError):
