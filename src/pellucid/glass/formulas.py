@@ -1,0 +1,293 @@
+"""The formulas of any expression, forward and backward, in the notes' symbols.
+
+A layer speaks for itself through `Layer.formulas()`: its forward and its backward equations as strings. By default
+those are the "Forward" and "Backward" lines of its docstring. In them the first equation's left side is the output,
+``x`` (or ``z``) the input, ``W`` a parameter, ``dW`` its gradient, ``dx`` and ``dy`` the flows. The writer below puts
+the network's own symbols in their place: z¹, W¹, δ¹, ∇W¹.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ..layers.base import Layer
+from ..layers.combine import Chain, Concat, Parallel, Product
+from ..tree import learnable, readable
+from .notation import Matrix, superscript
+from .page import Line, Page, Section
+
+__all__ = ["Writer", "equations", "formula", "from_docstring"]
+
+NAME = re.compile(r"[A-Za-zα-ωΑ-Ω]+(?:_[A-Za-z]+)?")
+GREEK = {"gamma": "γ", "beta": "β", "alpha": "α", "mu": "μ", "sigma": "σ", "theta": "θ"}
+REFERENCE = re.compile(r"\s*\((?:N\d\d|largest|see)[^()]*\)|\s*\(no overflow\)")
+
+
+def from_docstring(doc: str | None) -> tuple[list[str], list[str]]:
+    """The equations under "Forward" and "Backward" in a docstring; else those of its first line."""
+    lines = (doc or "").expandtabs().splitlines()
+    found: dict[str, list[str]] = {"Forward": [], "Backward": []}
+    into: list[str] | None = None
+    for line in lines:
+        head, _, rest = line.strip().partition(" ")
+        if head in found:
+            into = found[head]
+            into.append(rest.strip())
+        elif not line.strip():
+            into = None
+        elif into is not None:
+            into.append(line.strip())
+    if not found["Forward"] and lines:
+        first = [e for e in equations([lines[0].strip().rstrip(".")]) if "=" in e]
+        return first[:1], first[1:]
+    return equations(found["Forward"]), equations(found["Backward"])
+
+
+def equations(lines: list[str]) -> list[str]:
+    """Lines split where a comma, a semicolon or a stop and wide space part two equations; references to notes left out."""
+    parts = [part.strip() for line in lines for part in re.split(r"[,;.]?\s{2,}", REFERENCE.sub("", line))]
+    return [p.rstrip(",;") for p in parts if p]
+
+
+def left_name(equation: str) -> str:
+    """The symbol an equation defines: "h" of "h_t = …"."""
+    match = re.match(r"[A-Za-zα-ωŷ]+", equation.strip())
+    return match.group() if match else ""
+
+
+@dataclass
+class Writer:
+    """Walks an expression and writes its equations; with a trace, the numbers too."""
+
+    trace: Any = None
+    limit: int = 48
+    count: int = 0
+    used: set[str] = field(default_factory=lambda: {"L", "d", "a⁰"})
+    shown: dict[str, Matrix] = field(default_factory=dict)
+    places: dict[str, str] = field(default_factory=dict)  # symbol -> path, for those who ask by either
+
+    # ---------------------------------------------------------------- symbols and numbers
+    def unique(self, letters: str, mark: str) -> str:
+        for c in (*letters, *(f"{letters[-1]}_{i}" for i in range(2, 99))):
+            if f"{c}{mark}" not in self.used:
+                self.used.add(f"{c}{mark}")
+                return f"{c}{mark}"
+        raise ValueError("too many symbols")
+
+    def flow(self, symbol: str) -> str:
+        return f"δ{symbol[1:]}" if symbol.startswith("z") else f"∂L/∂{symbol}"
+
+    def show(self, symbol: str, value: Any, columns: bool = True) -> Matrix | None:
+        """Remember the value behind a symbol, rows of a batch as columns, as the notes write it."""
+        if value is None or isinstance(value, tuple):
+            return None
+        a = np.asarray(value)
+        if a.ndim == 3 and len(a) == 1:
+            a = a[0]  # one sequence: its positions are the columns
+        a = a.reshape(-1, 1) if a.ndim == 1 else a.T if columns and a.ndim == 2 else a
+        self.shown[symbol] = Matrix(a, self.limit)
+        return self.shown[symbol]
+
+    def line(self, equation: str, names: dict[str, str], explicit: bool, where: str = "") -> Line:
+        """One equation with the network's symbols, and numbers where the layer's own formula allows it."""
+        left, equals, right = equation.partition(" = ")
+        symbolic = substitute(left, names) + equals + substitute(right, names)
+        result = self.shown.get(names.get(left.strip(), "")) if equals else None
+        numbers = self.fill(right, names) if explicit and result is not None else None
+        return Line(symbolic, numbers, result, where)
+
+    def fill(self, right: str, names: dict[str, str]) -> list[Any] | None:
+        """The right side with matrices in place of symbols; None if a symbol has no number."""
+        parts, at = [], 0
+        for m in NAME.finditer(right):
+            symbol = names.get(m.group())
+            if symbol is None:
+                continue
+            if symbol not in self.shown:
+                return None
+            matrix, at_end = self.shown[symbol], m.end()
+            if right[at_end : at_end + 1] == "ᵀ" and matrix.cells is not None:
+                matrix, at_end = replace(matrix, values=matrix.values.T), at_end + 1  # shown turned, without the sign
+            parts += [right[at : m.start()], matrix]
+            at = at_end
+        return [p for p in [*parts, right[at:]] if p != ""]
+
+    # ---------------------------------------------------------------- the walk
+    def walk(self, layer: Any, path: Any, x: str, dx: str, wanted: bool = True, final: bool = False) -> tuple[str, str, Any, Any]:
+        """Return the names of the output and of the flow into it, the forward lines and the backward lines."""
+        if isinstance(layer, Chain):
+            return self.chain(layer, path, x, dx, wanted, final)
+        if isinstance(layer, Parallel):
+            return self.parallel(layer, path, x, dx, wanted, final)
+        return self.leaf(layer, path, x, dx, wanted, final)
+
+    def chain(self, net: Any, path: Any, x: str, dx: str, wanted: bool, final: bool) -> tuple[str, str, Any, Any]:
+        first = 0 if wanted else next((i for i in range(len(net.layers)) if self.learns((*path, i))), len(net.layers))
+        forward: list[Line] = []
+        backward: list[Line] = []
+        dy = dx
+        for i, layer in enumerate(net.layers):
+            x, dy, f, b = self.walk(layer, (*path, i), x, dy, wanted or i > first, final and i == len(net.layers) - 1)
+            forward, backward = [*forward, *f], [*(b if i >= first else []), *backward]
+        return x, dy, forward, backward
+
+    def parallel(self, net: Any, path: Any, x: str, dx: str, wanted: bool, final: bool) -> tuple[str, str, Any, Any]:
+        forward, branches, outputs, flows, inputs = [], [], [], [], []
+        for i, layer in enumerate(net.layers):
+            inputs.append(f"({dx}){subscript(i + 1)}")
+            y, dy, f, b = self.walk(layer, (*path, i), x, inputs[-1], wanted)
+            forward += f
+            branches.append(b)
+            outputs.append(y)
+            flows.append(dy)
+        y = self.unique("y", "") if final and "y" not in self.used else self.unique("uvsc", superscript(self.count))
+        dy, where, call = self.flow(y), self.where(path), self.call(path)
+        if call:
+            self.show(y, call.y)
+            self.show(dy, call.dy)
+            self.show(dx, call.dx)
+        sign = " ; " if isinstance(net, Concat) else " ⊙ " if isinstance(net, Product) else " + "
+        forward.append(self.joined(y, outputs, sign, where, "[]" if isinstance(net, Concat) else ""))
+        backward: list[Line] = []
+        for i, lines in enumerate(branches):
+            child = self.call((*path, i))
+            if self.trace is not None and (child is None or child.dy is None):
+                continue  # nothing is learned in this branch
+            if child:
+                self.show(flows[i], child.dy)
+            if isinstance(net, Concat):
+                part = Line(f"{flows[i]} = the rows of {dy} that belong to {outputs[i]}", None, self.shown.get(flows[i]), where)
+            else:
+                part = self.joined(flows[i], [dy, outputs[1 - i]] if isinstance(net, Product) else [dy], " ⊙ ", where)
+            backward += [part, *lines]
+        if wanted:
+            backward.append(self.joined(dx, inputs, " + ", where))
+        return y, dy, forward, backward
+
+    def joined(self, left: str, symbols: list[str], sign: str, where: str, around: str = "") -> Line:
+        """An equation whose right side is symbols with one sign between them."""
+        before, after = around[:1], around[1:]
+        numbers: list[Any] | None = [before]
+        for i, symbol in enumerate(symbols):
+            if symbol not in self.shown:
+                numbers = None
+                break
+            numbers = [*(numbers or []), *([sign] if i else []), self.shown[symbol]]
+        result = self.shown.get(left)
+        filled = [n for n in [*numbers, after] if n != ""] if numbers and result is not None and len(symbols) > 1 else None
+        return Line(f"{left} = {before}{sign.join(symbols)}{after}", filled, result, where)
+
+    def leaf(self, layer: Any, path: Any, x: str, dx: str, wanted: bool, final: bool) -> tuple[str, str, Any, Any]:
+        explicit = type(layer).formulas is not Layer.formulas
+        ahead, back = layer.formulas()
+        call, where = self.call(path), self.where(path)
+        token = left_name(ahead[0]) if ahead and left_name(ahead[0]) in ("y", "z", "h", "u") else "y"
+        used = {t for e in [*ahead, *back] for t in NAME.findall(e)}
+        source = next((t for t in ("x", "z") if t != token and t in used), "x")
+        keys = list(call.params) if call else [e[1:].split(" ")[0] for e in back if e.startswith("d") and not e.startswith(f"d{source} ")]
+        learns = self.learns(path) if call else bool(keys)
+        self.count += learns
+        mark = superscript(self.count)
+        if learns and layer.name and f"z^{layer.name}" not in self.used:
+            mark = superscript(layer.name)
+        elif not learns and x[0] in "zahuv":
+            mark = x[1:]  # a¹ = σ(z¹)
+        y = "y" if final and not learns and "y" not in self.used else self.unique("zh" if learns else "ahuv", mark)
+        self.used.add(y)
+        dy = self.flow(y)
+        names = {token: y, source: x, f"d{token}": dy, f"d{source}": dx}
+        for key in keys:
+            if key not in names and not key.startswith("_"):
+                sign = GREEK.get(key, key)
+                symbol = f"{sign}{mark}"
+                names |= {key: symbol, sign: symbol, f"d{key}": f"∇{symbol}", f"d{sign}": f"∇{symbol}"}
+                self.places[f"∇{symbol}"] = self.places[symbol] = f"{where}.{key}"
+        if call:
+            self.show_call(call, names, token, source, explicit, wanted)
+        if not ahead:
+            ahead = [f"{token} = {type(layer).__name__}({source})"]
+        where = f"{where} {type(layer).__name__}".strip() if self.trace is not None else ""
+        forward = [self.line(e, names, explicit, where) for e in ahead]
+        back = [e for e in back if wanted or left_name(e) != f"d{source}"]
+        backward = [self.line(e, names, explicit, where) for e in sorted(back, key=lambda e: left_name(e) == f"d{source}")]
+        return y, dy, forward + self.steps(call, mark, where), backward + self.inner(layer, path, x, dx)
+
+    def show_call(self, call: Any, names: dict[str, str], token: str, source: str, columns: bool, wanted: bool) -> None:
+        """Remember every number of one layer's call."""
+        self.show(names[token], call.y)
+        if names[source] not in self.shown:
+            self.show(names[source], call.x)
+        self.show(names[f"d{token}"], call.dy)
+        if wanted:
+            self.show(names[f"d{source}"], call.dx)
+        for key, value in call.params.items():
+            if key in names:
+                self.show(names[key], value, columns)
+            if f"d{key}" in names and key in call.grads:
+                self.show(names[f"d{key}"], call.grads[key], columns)
+            if key.startswith("_"):
+                names[key.strip("_")[0].upper()] = f"{key.strip('_')[0].upper()}{names.get('W', '')[1:]}"
+                self.show(names[key.strip("_")[0].upper()], value, columns)
+
+    def steps(self, call: Any, mark: str, where: str) -> list[Line]:
+        """What a layer noted inside: one column per step, for the first row of the batch."""
+        lines = []
+        for name, values in call.notes.items() if call else ():
+            a = np.stack([np.asarray(v)[0] for v in values])
+            a = a[0] if len(values) == 1 else a
+            label = f"{name}{mark} at every step" if len(values) > 1 else f"{name}{mark}"
+            lines.append(Line(label, None, Matrix(a.T if a.ndim == 2 else np.atleast_2d(a).T if a.ndim < 2 else a, self.limit), where))
+        return lines
+
+    def inner(self, layer: Any, path: Any, x: str, dx: str) -> list[Line]:
+        """The formulas of layers inside a layer that is no combinator, one after the other."""
+        lines: list[Line] = []
+        for i, child in enumerate(layer.children):
+            _, _, f, b = self.walk(child, (*path, i), x, dx)
+            lines += [*f, *b]
+        return lines
+
+    # ---------------------------------------------------------------- looking things up
+    def where(self, path: tuple[Any, ...]) -> str:
+        return ".".join(readable(path, self.trace.net)) if self.trace is not None else ""
+
+    def call(self, path: tuple[Any, ...]) -> Any:
+        return self.trace.layers.get(self.where(path) or "net") if self.trace is not None else None
+
+    def learns(self, path: tuple[Any, ...]) -> bool:
+        if self.trace is None:
+            return True
+        p = self.trace.params
+        for key in path:
+            p = p[key]
+        return learnable(p)
+
+
+def substitute(side: str, names: dict[str, str]) -> str:
+    """Put the network's symbols in the place of a layer's own; a raised sign after a raised sign needs brackets."""
+
+    def put(m: re.Match[str]) -> str:
+        symbol = names.get(m.group())
+        if symbol is None:
+            return m.group()
+        after = side[m.end() : m.end() + 1]
+        return f"({symbol})" if after and after in "ᵀ²³" and len(symbol) > 1 else symbol
+
+    return NAME.sub(put, side)
+
+
+def subscript(n: int) -> str:
+    return "".join("₀₁₂₃₄₅₆₇₈₉"[int(c)] for c in str(n))
+
+
+def formula(net: Any) -> Page:
+    """The symbolic forward and backward formulas of an expression."""
+    writer = Writer()
+    y, dy, forward, backward = writer.walk(net, (), "a⁰", "∂L/∂a⁰", True, True)
+    known = dy if dy.startswith("∂") else f"{dy} = ∂L/∂{y}"
+    lead = f"a⁰ is the input, {y} the output. {known} comes from the loss; ∇ is the gradient by a parameter. Columns are examples."
+    return Page(repr(net), lead, [Section("Forward", forward, kind="forward"), Section("Backward", backward, kind="backward")])
