@@ -150,12 +150,7 @@ def slow_output(case: Case, limit: float = 0.05) -> Iterator[Finding]:
     trace = case.trace
     if not isinstance(case.last.layer, Sigmoid | Softmax) or not isinstance(trace.loss_function, Residual | Brier):
         return
-    y = trace.output
-    d = (
-        trace.loss_function.distribution(NumpyOps(), y, trace.batch.target)
-        if hasattr(trace.loss_function, "distribution")
-        else trace.batch.target
-    )
+    y, d = trace.output, targets(trace)
     wrong = np.abs(y - d) > 0.5
     if wrong.mean() > 0.1 and (factor := float((y * (1 - y))[wrong].mean())) < limit:
         what = f"{100 * wrong.mean():.0f} % of the outputs are wrong by more than ½, and there the factor ŷ(1 − ŷ) is {factor:.2g}"

@@ -76,8 +76,9 @@ def loss_lines(trace: Trace, writer: Writer, y: str, dy: str) -> tuple[list[Line
     value = next((e for e in found if e.startswith("L =")), f"L = {type(loss).__name__}(y, d)").split(" = ")[1]
     token, slope = next(((e[4:5], e.split(" = ", 1)[1]) for e in found if e.startswith("∂L/∂")), ("y", "its derivative"))
     lines, names = [Line(e) for e in found if not e.startswith(("L =", "∂L/∂"))], {token: y, "d": "d"}
-    if type(loss) in FUSED:  # a loss on logits: its inner function gets a line of its own
-        inner, names["y"] = FUSED[type(loss)], "y"
+    inner = next((sign for kind, sign in FUSED.items() if isinstance(loss, kind)), "")
+    if inner:  # a loss on logits: its inner function gets a line of its own
+        names["y"] = "y"
         shown = writer.show("y", loss.probabilities(NumpyOps(), trace.output))
         lines.append(Line(f"y = {inner}({y})", [f"{inner}(", writer.shown[y], ")"], shown))
         value, slope = (side.replace(f"{inner}({token})", "y") for side in (value, slope))

@@ -8,6 +8,7 @@ import math
 import signal
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -145,6 +146,7 @@ def gradient_epochs(run: Run, data: Batch, bar: Any, finish: Callable[..., None]
     job, net, loss, engine = run.job, run.model.net, run.model.loss, run.engine
     kind, watch = job.optimizer.kind(), watches_batches(job.callbacks)
     length = 1 if watch else min(job.steps, predict_work(net, run.model.params, job.batch_size).chunk)
+    recent: deque[dict[str, float]] = deque(maxlen=20)  # the last steps, for the report if one fails
     while run.epoch < job.epochs and not run.stopping:
         began, totals, batch = time.perf_counter(), 0.0, 0
         for plan in plans(run, length):
@@ -155,7 +157,11 @@ def gradient_epochs(run: Run, data: Batch, bar: Any, finish: Callable[..., None]
             if not (np.isfinite(sums).all() and all_finite(state.params)):
                 before, error = explain_nonfinite(net, loss, kind, engine.get(before), job.data, plan, run.epoch + 1, batch, job.origin)
                 run.state = before
+                error.steps = (*recent, *error.steps)[-20:]
+                call(run, "nonfinite", error)
                 raise error
+            numbers = range(run.epoch * job.steps + batch, run.epoch * job.steps + batch + len(sums))
+            recent.extend({"step": n, "loss": s[1] / s[0]} for n, s in list(zip(numbers, sums, strict=True))[-20:])
             totals, batch = totals + sums.sum(0), batch + len(sums)
             bar.advance(int(plan.sizes[: plan.count].sum()), run.epoch + 1, describe(run, totals))
             if watch:
