@@ -22,7 +22,8 @@ from .page import Line, Page, Section
 
 __all__ = ["Writer", "equations", "formula", "from_docstring"]
 
-NAME = re.compile(r"[A-Za-zα-ωΑ-Ω]+(?:_[A-Za-z]+)?")
+NAME = re.compile(r"(?<=\w)\[[^\]]*\]|_\{[^}]*\}|[A-Za-zα-ωΑ-Ω]+(?:_[A-Za-z]+)?(?![\u0300-\u036f])")  # indices first: they are left alone
+LEARNED = re.compile(r"d((?![PSL]\b)[A-Z][A-Za-z]*(?:_[a-z]+)?|b|scale|shift|centres|widths|gamma|beta)(?=[ \[])")
 GREEK = {"gamma": "γ", "beta": "β", "alpha": "α", "mu": "μ", "sigma": "σ", "theta": "θ"}
 REFERENCE = re.compile(r"\s*\((?:N\d\d|largest|see)[^()]*\)|\s*\(no overflow\)")
 
@@ -49,8 +50,16 @@ def from_docstring(doc: str | None) -> tuple[list[str], list[str]]:
 
 def equations(lines: list[str]) -> list[str]:
     """Lines split where a comma, a semicolon or a stop and wide space part two equations; references to notes left out."""
-    parts = [part.strip() for line in lines for part in re.split(r"[,;.]?\s{2,}", REFERENCE.sub("", line))]
-    return [p.rstrip(",;") for p in parts if p]
+    found: list[str] = []
+    for line in lines:
+        label = ""
+        for part in re.split(r"[,;.]?\s{2,}", REFERENCE.sub("", line)):
+            words = part.strip().rstrip(",;")
+            if words and "=" not in words and "←" not in words and re.fullmatch(r"[a-z_]+", words):
+                label = f"{words}: "  # one of several cases
+            elif words:
+                found.append(label + words)
+    return found
 
 
 def left_name(equation: str) -> str:
@@ -96,7 +105,7 @@ class Writer:
         """One equation with the network's symbols, and numbers where the layer's own formula allows it."""
         left, equals, right = equation.partition(" = ")
         symbolic = substitute(left, names) + equals + substitute(right, names)
-        result = self.shown.get(names.get(left.strip(), "")) if equals else None
+        result = self.shown.get(names.get(left.partition("[")[0].strip(), "")) if equals else None
         numbers = self.fill(right, names) if explicit and result is not None else None
         return Line(symbolic, numbers, result, where)
 
@@ -188,7 +197,7 @@ class Writer:
         token = left_name(ahead[0]) if ahead and left_name(ahead[0]) in ("y", "z", "h", "u") else "y"
         used = {t for e in [*ahead, *back] for t in NAME.findall(e)}
         source = next((t for t in ("x", "z") if t != token and t in used), "x")
-        keys = list(call.params) if call else [e[1:].split(" ")[0] for e in back if e.startswith("d") and not e.startswith(f"d{source} ")]
+        keys = list(call.params) if call else [m.group(1) for e in back if (m := LEARNED.match(e))]
         learns = self.learns(path) if call else bool(keys)
         self.count += learns
         mark = superscript(self.count)
@@ -196,7 +205,11 @@ class Writer:
             mark = superscript(layer.name)
         elif not learns and x[0] in "zahuv":
             mark = x[1:]  # a¹ = σ(z¹)
-        y = "y" if final and not learns and "y" not in self.used else self.unique("zh" if learns else "ahuv", mark)
+        y = (
+            "y"
+            if final and not learns and "y" not in self.used
+            else self.unique("hz" if token == "h" else "zh" if learns else "ahuv", mark)
+        )
         self.used.add(y)
         dy = self.flow(y)
         names = {token: y, source: x, f"d{token}": dy, f"d{source}": dx}
@@ -212,6 +225,8 @@ class Writer:
             ahead = [f"{token} = {type(layer).__name__}({source})"]
         where = f"{where} {type(layer).__name__}".strip() if self.trace is not None else ""
         forward = [self.line(e, names, explicit, where) for e in ahead]
+        if call and not any(line.result for line in forward):
+            forward.append(Line(y, None, self.shown.get(y), where))
         back = [e for e in back if wanted or left_name(e) != f"d{source}"]
         backward = [self.line(e, names, explicit, where) for e in sorted(back, key=lambda e: left_name(e) == f"d{source}")]
         return y, dy, forward + self.steps(call, mark, where), backward + self.inner(layer, path, x, dx)
@@ -234,13 +249,12 @@ class Writer:
                 self.show(names[key.strip("_")[0].upper()], value, columns)
 
     def steps(self, call: Any, mark: str, where: str) -> list[Line]:
-        """What a layer noted inside: one column per step, for the first row of the batch."""
+        """What a layer noted inside: a column per step, for the first row of the batch."""
         lines = []
         for name, values in call.notes.items() if call else ():
-            a = np.stack([np.asarray(v)[0] for v in values])
-            a = a[0] if len(values) == 1 else a
-            label = f"{name}{mark} at every step" if len(values) > 1 else f"{name}{mark}"
-            lines.append(Line(label, None, Matrix(a.T if a.ndim == 2 else np.atleast_2d(a).T if a.ndim < 2 else a, self.limit), where))
+            a = call.steps(name)[:, 0] if len(values) > 1 or np.ndim(values[0]) == 3 else np.asarray(values[0])[0]
+            label = f"{name}{mark} at steps 1 … {len(a)}" if np.ndim(a) == 2 else f"{name}{mark}"
+            lines.append(Line(label, None, Matrix(a.T if np.ndim(a) == 2 else np.atleast_2d(a), self.limit), where))
         return lines
 
     def inner(self, layer: Any, path: Any, x: str, dx: str) -> list[Line]:
@@ -271,8 +285,9 @@ def substitute(side: str, names: dict[str, str]) -> str:
     """Put the network's symbols in the place of a layer's own; a raised sign after a raised sign needs brackets."""
 
     def put(m: re.Match[str]) -> str:
-        symbol = names.get(m.group())
-        if symbol is None:
+        word, _, index = m.group().partition("_")
+        symbol = names.get(m.group()) or (f"{names[word]}_{index}" if index and word in names else None)
+        if symbol is None or m.group()[0] in "[_":
             return m.group()
         after = side[m.end() : m.end() + 1]
         return f"({symbol})" if after and after in "ᵀ²³" and len(symbol) > 1 else symbol

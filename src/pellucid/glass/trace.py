@@ -49,10 +49,11 @@ class LayerTrace:
         return self
 
     def steps(self, name: str) -> np.ndarray:
-        """The inner value `name` at every step: shape (steps, …), in the order of time."""
+        """The inner value `name` at every step: shape (steps, batch, …), in the order of time."""
         if name not in self.notes:
             raise KeyError(f"{self.path} noted no {name!r}.{did_you_mean(name, self.notes)} There are: {', '.join(self.notes) or 'none'}.")
-        return np.stack([np.asarray(v) for v in self.notes[name]])
+        values = self.notes[name]
+        return np.stack([np.asarray(v) for v in values]) if len(values) > 1 else np.swapaxes(values[0], 0, 1)  # (T, batch, …)
 
     def values(self) -> dict[str, Any]:
         """Everything by its short name: x, y, dy, dx, W, dW, …"""
