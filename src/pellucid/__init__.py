@@ -6,6 +6,8 @@ NumPy, where every number can be looked at, and compiled as one program under JA
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from .initializers import Constant, Glorot, He, Initializer, LeCun, Orthogonal, Zeros
 from .layers import *  # noqa: F403
 from .layers import __all__ as _layers
@@ -33,6 +35,9 @@ from .settings import Fixed
 from .training.callbacks import Callback, EarlyStopping, History
 from .training.finite import NonFiniteError
 
+if TYPE_CHECKING:
+    from .glass import Doctor, FlightRecorder
+
 __version__ = "0.1.0"
 
 __all__ = [
@@ -46,9 +51,11 @@ __all__ = [
     "Constant",
     "Cosine",
     "CrossEntropy",
+    "Doctor",
     "EarlyStopping",
     "Exponential",
     "Fixed",
+    "FlightRecorder",
     "Glorot",
     "GradientCheck",
     "GradientDescent",
@@ -82,3 +89,13 @@ __all__ = [
     "entropy_bits",
     "information_bits",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """The glass box is loaded when it is first asked for."""
+    if name in ("glass", "Doctor", "FlightRecorder"):
+        import importlib
+
+        glass = importlib.import_module(".glass", __name__)
+        return glass if name == "glass" else getattr(glass, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -193,3 +193,45 @@ def test_doctor_changes_nothing_and_prints_its_findings(capsys):
     plain, seen = fit(None), fit(Doctor())
     assert all(np.array_equal(plain[k], seen[k]) for k in plain)
     assert "unscaled inputs" in capsys.readouterr().out
+
+
+class Recurrent(pc.Layer):
+    """h_t = tanh(x_t + w h_{t−1}), unit by unit, as small as a recurrent layer can be; the last state is the output."""
+
+    start: float
+
+    def build(self, rng, shape):
+        return {"W": np.full((1, shape[-1]), self.start)}, shape[-1:]
+
+    def forward(self, ops, p, x):
+        h, states = np.zeros_like(x[:, 0]), []
+        for t in range(x.shape[1]):
+            h = ops.note("h", np.tanh(x[:, t] + p["W"] * h))
+            states.append(h)
+        return h, states
+
+    def backward(self, ops, p, states, dy, wrt_input=True):
+        dx, dW = [], 0
+        for t in reversed(range(len(states))):
+            dz = dy * (1 - states[t] ** 2)
+            dW = dW + (dz * (states[t - 1] if t else 0)).sum(0, keepdims=True)
+            dx.insert(0, dz)
+            dy = dz * p["W"]
+        return np.stack(dx, 1), {"W": dW}
+
+
+@pytest.mark.parametrize(("start", "expected"), [(0.3, "vanishing flow through time"), (2.0, "exploding flow through time")])
+def test_flow_through_time_is_followed_step_by_step(start, expected):
+    """With tiny inputs g′ ≈ 1, so every step multiplies the flow by w."""
+    X = 1e-2 * np.random.default_rng(0).normal(size=(50, 14, 3)) / 2**14
+    model = pc.Network(Recurrent(start) >> L(2), (14, 3), CE, dtype="float64")
+    found = {f.name: f for f in model.diagnose(X, np.arange(50) % 2)}
+    np.testing.assert_allclose(found[expected].value, start**13, rtol=1e-3)
+    assert f"×{start:.2g} a step" in found[expected].what
+    assert "g′ = 1 − h² makes 1 on average" in found[expected].what
+
+
+def test_flow_through_time_that_keeps_its_size_is_no_finding():
+    X = 1e-2 * np.random.default_rng(0).normal(size=(50, 14, 3))
+    model = pc.Network(Recurrent(0.95) >> L(2), (14, 3), CE, dtype="float64")
+    assert not model.diagnose(X, np.arange(50) % 2)

@@ -216,9 +216,16 @@ def flow_in_time(case: Case, low: float = 1e-4, high: float = 1e3) -> Iterator[F
     """The flow through a recurrent layer, step by step."""
     for call in case.trace.leaves:
         x, dx, dy = call.x, call.dx, call.dy
-        if np.ndim(dx) != 3 or dy is None or dx.shape[1] < 5 or not call.grads or case.trace.batch.lengths is not None:
+        if (
+            np.ndim(dx) != 3
+            or dy is None
+            or dx.shape[1] < 5
+            or not call.grads
+            or case.trace.batch.lengths is not None
+            or not case.above(0.3)
+        ):
             continue
-        if np.ndim(dy) == 3 and np.any(dy[:, : dx.shape[1] // 2]):
+        if case.trace.batch.lengths is not None or (np.ndim(dy) == 3 and np.any(dy[:, : dx.shape[1] // 2])):
             continue  # every step has a loss of its own: nothing has far to travel
         sizes = np.sqrt((dx.astype(np.float64) ** 2).sum((0, 2)))  # (T,)
         if not sizes[-1]:
@@ -227,11 +234,11 @@ def flow_in_time(case: Case, low: float = 1e-4, high: float = 1e3) -> Iterator[F
         if low <= ratio <= high:
             continue
         factor = (max(ratio, 1e-300)) ** (1 / (steps - 1))
-        shown = ", ".join(f"{s:.2g}" for s in sizes[:: max(1, steps // 6)][::-1])
+        shown = ", ".join(f"{s:.2g}" for s in sizes[::-1][:: max(1, steps // 6)])
         what = f"over {steps} steps the flow changes by {ratio:.2g}, ×{factor:.2g} a step (from the last back: {shown})"
         if "h" in call.notes and np.shape(call.notes["h"][0])[:1] == x.shape[:1]:
-            slopes = np.mean([np.mean(1 - np.square(h)) for h in call.notes["h"]])
-            what += f"; 1 − h² is {slopes:.2g} on average"
+            slope = float(np.mean([np.mean(1 - np.square(h)) for h in call.notes["h"]]))
+            what += f"; of a step's factor, g′ = 1 − h² makes {slope:.2g} on average, W_hhᵀδ the rest, {factor / max(slope, 1e-300):.2g}"
         if ratio < low:
             fix = "use LSTM or GRU, an orthogonal start for the recurrent weights, or shorter sequences."
             yield Finding("vanishing flow through time", call.path, ratio, low, what, "early steps leave no trace in the gradient.", fix)

@@ -27,7 +27,7 @@ def block(net: Any) -> Block:
         return out
     label = type(net).__name__ if not net.name else f"{net.name}: {type(net).__name__}"
     size = next((str(getattr(net, f)) for f in ("units", "filters", "channels") if hasattr(net, f)), "")
-    if net.children and not isinstance(net, Combinator):
+    if len(net.children) == 1 and not isinstance(net, Combinator):
         inner, wire = block(net.children[0])
         width = max(len(inner[0]), len(label))
         body = [f"│{line:<{width}}│" for line in inner]

@@ -194,10 +194,11 @@ class Writer:
         explicit = type(layer).formulas is not Layer.formulas
         ahead, back = layer.formulas()
         call, where = self.call(path), self.where(path)
-        token = left_name(ahead[0]) if ahead and left_name(ahead[0]) in ("y", "z", "h", "u") else "y"
+        lefts = [left_name(e) for e in ahead]
+        token = next((t for t in ("h", "y", *lefts[:1]) if t in lefts and t in "hyzu"), "y")
         used = {t for e in [*ahead, *back] for t in NAME.findall(e)}
-        source = next((t for t in ("x", "z") if t != token and t in used), "x")
-        keys = list(call.params) if call else [m.group(1) for e in back if (m := LEARNED.match(e))]
+        source = next((t for t in ("x", "z") if t != token and used & {t, f"{t}_t"}), "x")
+        keys = list(call.params) if call else self.keys(ahead, back)
         learns = self.learns(path) if call else bool(keys)
         self.count += learns
         mark = superscript(self.count)
@@ -205,11 +206,8 @@ class Writer:
             mark = superscript(layer.name)
         elif not learns and x[0] in "zahuv":
             mark = x[1:]  # a¹ = σ(z¹)
-        y = (
-            "y"
-            if final and not learns and "y" not in self.used
-            else self.unique("hz" if token == "h" else "zh" if learns else "ahuv", mark)
-        )
+        letters = ("hz" if token == "h" else "zh") if learns else "auvq"
+        y = "y" if final and not learns and "y" not in self.used else self.unique(letters, mark)
         self.used.add(y)
         dy = self.flow(y)
         names = {token: y, source: x, f"d{token}": dy, f"d{source}": dx}
@@ -230,6 +228,12 @@ class Writer:
         back = [e for e in back if wanted or left_name(e) != f"d{source}"]
         backward = [self.line(e, names, explicit, where) for e in sorted(back, key=lambda e: left_name(e) == f"d{source}")]
         return y, dy, forward + self.steps(call, mark, where), backward + self.inner(layer, path, x, dx)
+
+    def keys(self, ahead: list[str], back: list[str]) -> list[str]:
+        """The parameters of a layer that is not built, as far as its equations tell."""
+        return [m.group(1) for e in back if (m := LEARNED.match(e))] or sorted(
+            {t for e in ahead for t in NAME.findall(e) if re.fullmatch(r"W(_[a-z]+)?|b", t)}
+        )
 
     def show_call(self, call: Any, names: dict[str, str], token: str, source: str, columns: bool, wanted: bool) -> None:
         """Remember every number of one layer's call."""
