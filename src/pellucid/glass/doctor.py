@@ -215,18 +215,11 @@ def extreme(calls: list[LayerTrace], top: float) -> tuple[float, LayerTrace]:
 def flow_in_time(case: Case, low: float = 1e-4, high: float = 1e3) -> Iterator[Finding]:
     """The flow through a recurrent layer, step by step."""
     for call in case.trace.leaves:
-        x, dx, dy = call.x, call.dx, call.dy
-        if (
-            np.ndim(dx) != 3
-            or dy is None
-            or dx.shape[1] < 5
-            or not call.grads
-            or case.trace.batch.lengths is not None
-            or not case.above(0.3)
-        ):
+        dx, dy = call.dx, call.dy
+        if np.ndim(dx) != 3 or dy is None or dx.shape[1] < 5 or not call.grads or not case.above(0.3):
             continue
         if case.trace.batch.lengths is not None or (np.ndim(dy) == 3 and np.any(dy[:, : dx.shape[1] // 2])):
-            continue  # every step has a loss of its own: nothing has far to travel
+            continue  # rows differ in length, or every step has a loss of its own: the ends cannot be compared
         sizes = np.sqrt((dx.astype(np.float64) ** 2).sum((0, 2)))  # (T,)
         if not sizes[-1]:
             continue
@@ -236,7 +229,7 @@ def flow_in_time(case: Case, low: float = 1e-4, high: float = 1e3) -> Iterator[F
         factor = (max(ratio, 1e-300)) ** (1 / (steps - 1))
         shown = ", ".join(f"{s:.2g}" for s in sizes[::-1][:: max(1, steps // 6)])
         what = f"over {steps} steps the flow changes by {ratio:.2g}, ×{factor:.2g} a step (from the last back: {shown})"
-        if "h" in call.notes and np.shape(call.notes["h"][0])[:1] == x.shape[:1]:
+        if "h" in call.notes and set(call.notes) <= {"h", "z"} and isinstance(getattr(call.layer, "activation", Tanh()), Tanh):
             slope = float(np.mean([np.mean(1 - np.square(h)) for h in call.notes["h"]]))
             what += f"; of a step's factor, g′ = 1 − h² makes {slope:.2g} on average, W_hhᵀδ the rest, {factor / max(slope, 1e-300):.2g}"
         if ratio < low:
@@ -356,7 +349,7 @@ class Doctor(Callback):
         Whether to print the findings.
     """
 
-    def __init__(self, *, rows: int = 256, share: float = 0.02, report: bool = True) -> None:
+    def __init__(self, *, rows: int = 128, share: float = 0.01, report: bool = True) -> None:
         self.rows, self.share, self.report = rows, share, report
         self.diagnosis = Diagnosis([])
 
@@ -375,7 +368,7 @@ class Doctor(Callback):
         trace, ratios = look(run.model, state.params, self.batch, optimizer, state.slots, rate, int(state.step))
         for name, ratio in ratios.items():
             self.ratios[name] = max(ratio, self.ratios.get(name, 0.0))
-        self.spent += time.perf_counter() - began
+        self.spent, self.seen = self.spent + time.perf_counter() - began, run.epoch
         return trace
 
     def epoch_end(self, run: Any) -> None:
@@ -383,7 +376,8 @@ class Doctor(Callback):
             self.trace = self.look(run)
 
     def fit_end(self, run: Any) -> None:
-        self.trace = self.look(run)
+        if self.seen != run.epoch:
+            self.trace = self.look(run)
         self.diagnosis = examine(Case(self.trace, run.history, self.ratios))
         if self.report and self.diagnosis:
             print(self.diagnosis)
