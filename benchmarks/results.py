@@ -1,8 +1,8 @@
 """What the examples reach on real data, and the same networks trained by PyTorch: the figures of docs/results.md.
 
-python benchmarks/results.py --data FOLDER                    every task, three seeds, ours and PyTorch's, each in its own process
-python benchmarks/results.py --data FOLDER --tasks adult,housing --seeds 1
-python benchmarks/results.py --write build/results.json       write docs/results.md from what was measured
+- ``python benchmarks/results.py --data FOLDER``: every task, three seeds, ours and PyTorch's, each in its own process
+- ``python benchmarks/results.py --data FOLDER --tasks adult,housing --seeds 1``
+- ``python benchmarks/results.py --write build/results.json``: write docs/results.md from what was measured
 """
 
 from __future__ import annotations
@@ -53,9 +53,8 @@ def theirs(task: str, seed: int) -> dict[str, Any]:
     name, _, variant = task.partition("-")
     example = __import__(name)
     rng, padded = np.random.default_rng(seed), None
-    decay, peak = {"adult": (0.01, 0.003), "housing": (0.05, 0.004), "vowels": (0.05, 0.005), "shakespeare": (0.01, 0.004)}.get(
-        name, (0.0, 0.003)
-    )
+    settings = {"adult": (0.01, 0.003), "housing": (0.05, 0.004), "vowels": (0.05, 0.005), "shakespeare": (0.01, 0.004)}
+    decay, peak = settings.get(name, (0.0, 0.003))
     order: Any = rng.permutation
     if name == "shakespeare":
         text, test, alphabet = example.load()
@@ -126,9 +125,9 @@ def write_page(path: Path) -> None:
     lines = [
         "# Results on real data",
         "",
-        "Mean over seeds 0, 1, … with the range in brackets; scores on test data that were never trained on; seconds for the whole fit, compilation",
-        "included. PyTorch trains the same network with the same optimizer, schedule, batch size and number of epochs. The data sets are not",
-        "part of the project: name the folder they lie in with `--data`.",
+        "Mean over seeds 0, 1, … with the range in brackets; scores on test data that were never trained on; seconds for the",
+        "whole fit, compilation included. PyTorch trains the same network with the same optimizer, schedule, batch size and",
+        "number of epochs. The data sets are not part of the project: name the folder they lie in with `--data`.",
         "",
         "| task | bar | score | seconds | with | parameters | seeds | machine | command |",
         "|---|---|---|---|---|---|---|---|---|",
@@ -138,19 +137,10 @@ def write_page(path: Path) -> None:
             values = row["scores"]
             spread = f"{statistics.mean(values):.4f} ({min(values):.4f} – {max(values):.4f})" if len(values) > 1 else f"{values[0]:.4f}"
             mark = {">=": "≥", "<=": "≤"}[sign]
-            cells = [
-                title,
-                f"{score} {mark} {bar}",
-                spread,
-                f"{statistics.mean(row['seconds']):.1f}",
-                row["with"],
-                f"{row['parameters']:,}",
-            ]
-            lines.append(
-                "| "
-                + " | ".join([*cells, str(len(values)), row["machine"], f"`python {command} --seeds {len(values)} --data FOLDER`"])
-                + " |"
-            )
+            seconds, count = f"{statistics.mean(row['seconds']):.1f}", str(len(values))
+            call = f"`python {command} --seeds {count} --data FOLDER`"
+            cells = [title, f"{score} {mark} {bar}", spread, seconds, row["with"], f"{row['parameters']:,}", count, row["machine"], call]
+            lines.append(f"| {' | '.join(cells)} |")
     lines += ["", "All rows at once: `python benchmarks/results.py --data FOLDER`.", ""]
     (ROOT / "docs" / "results.md").write_text("\n".join(lines), encoding="utf-8")
 
