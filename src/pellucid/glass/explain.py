@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,7 @@ def sections(trace: Trace, limit: int = 48) -> tuple[Writer, list[Section]]:
     writer = Writer(trace, limit)
     writer.show("a⁰", trace.batch.x)
     y, dy, forward, backward = writer.walk(trace.net, (), "a⁰", "∂L/∂a⁰", False, True)
+    backward += totals(trace, writer)
     writer.show("d", targets(trace))
     loss, flow = loss_lines(trace, writer, y, dy)
     given = [Line("a⁰ = x", None, writer.shown["a⁰"]), Line("d", None, writer.shown["d"], note="what the output should be")]
@@ -61,6 +63,19 @@ def sections(trace: Trace, limit: int = 48) -> tuple[Writer, list[Section]]:
         Section("Loss", loss, kind="loss"),
         Section("Backward", [flow, *backward], kind="backward", lead="δ is ∂L/∂z, ∇ the gradient by a parameter."),
     ]
+
+
+def totals(trace: Trace, writer: Writer) -> list[Line]:
+    """Gradients that are more than what one use of a layer gives: a layer used again, or a charge for large weights."""
+    lines = []
+    for symbol, place in writer.places.items():
+        total = trace.gradients.get(place)
+        if symbol.startswith("∇") and total is not None and symbol in writer.shown:
+            value = oriented(total, writer.shown[symbol])
+            if not np.array_equal(value, writer.shown[symbol].values):
+                writer.shown[symbol] = replace(writer.shown[symbol], values=value)
+                lines.append(Line(f"{symbol} in all", None, writer.shown[symbol], place, "every use of the layer, and penalties"))
+    return lines
 
 
 def targets(trace: Trace) -> np.ndarray:
@@ -85,10 +100,13 @@ def loss_lines(trace: Trace, writer: Writer, y: str, dy: str) -> tuple[list[Line
     total = Matrix(np.array([[trace.loss]]))
     rows = Matrix(trace.values.reshape(len(trace.values), -1).T, writer.limit)
     one = count == 1
-    lines.append(Line(f"{'L' if one else 'L_i'} = {substitute(value, names)}", writer.fill(value, names), total if one else rows))
-    if not one:
-        mean = Line("L = Σ L_i / n", ["Σ ", rows, f" / {count}"], total) if even else Line("L = Σ w_i L_i / Σ w_i", None, total)
-        lines.append(mean)
+    lines.append(Line(f"{'L' if one else 'L_i'} = {substitute(value, names)}", writer.fill(value, names), rows))
+    w = np.broadcast_to(trace.weight, trace.values.shape)
+    charge = trace.loss - float((trace.values * w).sum() / w.sum())
+    extra = abs(charge) > 1e-6 * abs(trace.loss)  # a penalty on weights
+    if not one or extra:
+        words = ("L = Σ L_i / n" if even else "L = Σ w_i L_i / Σ w_i") + (" + penalties" if extra else "")
+        lines.append(Line(words, ["Σ ", rows, f" / {count}", *([f" + {number(charge)}"] if extra else [])] if even else None, total))
     tail = "" if one else " / n" if even else " ⊙ w / Σ w"
     words, numbers = substitute(slope, names), writer.fill(slope, names)
     if tail:
@@ -110,7 +128,7 @@ def updates(trace: Trace, writer: Writer, optimizer: Any) -> Section:
     numbers = optimizer.numbers(trace.batch.weight.dtype)
     rate = np.asarray(getattr(optimizer.learning_rate, "start", optimizer.learning_rate), trace.batch.weight.dtype)[()]
     new, _ = optimizer.update(NumpyOps(), trace.params, trace.gradient_tree, optimizer.slots(trace.params), numbers, rate, np.int32(1))
-    after, before = flatten(new, trace.net), flatten(trace.params, trace.net)
+    after = flatten(new, trace.net)
     simple = isinstance(optimizer, GradientDescent) or (type(optimizer) is SGD and not optimizer.momentum)
     simple = simple and not (optimizer.weight_decay or optimizer.clip_norm)
     lines = []
@@ -119,17 +137,17 @@ def updates(trace: Trace, writer: Writer, optimizer: Any) -> Section:
         if not gradient.startswith("∇") or place not in after or gradient not in writer.shown:
             continue
         old, g = writer.shown[symbol], writer.shown[gradient]
-        value = after[place].reshape(old.values.shape) if old.values.shape == np.shape(before[place]) else oriented(after[place], old)
+        value = oriented(after[place], old)
         parts = [old, f" − {number(float(rate))} · ", g] if simple else None
         right = f"{symbol} − η ∇{symbol}" if simple else f"{type(optimizer).__name__}({symbol}, ∇{symbol})"
-        lines.append(Line(f"{symbol} ← {right}", parts, Matrix(value, writer.limit), place))
+        lines.append(Line(f"{symbol} ← {right}", parts, Matrix(value, writer.limit, turned=old.turned), place))
     rule = " ".join((type(optimizer).__doc__ or "").split("\n\n")[-1].split()) if not simple else ""
     return Section("Update", lines, f"{optimizer!r}, η = {number(float(rate))}. {rule}".strip(), "update")
 
 
 def oriented(value: np.ndarray, like: Matrix) -> np.ndarray:
     """A parameter turned the way the page shows it."""
-    return value.T if value.T.shape == like.values.shape else value.reshape(like.values.shape)
+    return value if value.shape == like.values.shape and not like.turned else value.T.reshape(like.values.shape)
 
 
 def chosen(trace: Trace, writer: Writer, names: list[str]) -> Section:

@@ -8,6 +8,8 @@ the network's own symbols in their place: z¹, W¹, δ¹, ∇W¹.
 
 from __future__ import annotations
 
+import functools
+import operator
 import re
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,7 +18,7 @@ import numpy as np
 
 from ..layers.base import Layer
 from ..layers.combine import Chain, Concat, Parallel, Product
-from ..tree import learnable, readable
+from ..tree import is_buffer, learnable, readable
 from .notation import Matrix, superscript
 from .page import Line, Page, Section
 
@@ -97,8 +99,8 @@ class Writer:
         a = np.asarray(value)
         if a.ndim == 3 and len(a) == 1:
             a = a[0]  # one sequence: its positions are the columns
-        a = a.reshape(-1, 1) if a.ndim == 1 else a.T if columns and a.ndim == 2 else a
-        self.shown[symbol] = Matrix(a, self.limit)
+        turned = columns and a.ndim == 2
+        self.shown[symbol] = Matrix(a.reshape(-1, 1) if a.ndim == 1 else a.T if turned else a, self.limit, turned=turned)
         return self.shown[symbol]
 
     def line(self, equation: str, names: dict[str, str], explicit: bool, where: str = "") -> Line:
@@ -132,6 +134,10 @@ class Writer:
             return self.chain(layer, path, x, dx, wanted, final)
         if isinstance(layer, Parallel):
             return self.parallel(layer, path, x, dx, wanted, final)
+        if len(layer.children) == 1 and self.passes_on(path):
+            y, dy, forward, backward = self.walk(layer.children[0], (*path, self.key(path, 0)), x, dx, wanted, final)
+            ahead, back = ([Line(f"{type(layer).__name__}: {e}", where=self.where(path)) for e in side] for side in layer.formulas())
+            return y, dy, [*ahead, *forward], [*backward, *back]
         return self.leaf(layer, path, x, dx, wanted, final)
 
     def chain(self, net: Any, path: Any, x: str, dx: str, wanted: bool, final: bool) -> tuple[str, str, Any, Any]:
@@ -199,24 +205,26 @@ class Writer:
         used = {t for e in [*ahead, *back] for t in NAME.findall(e)}
         source = next((t for t in ("x", "z") if t != token and used & {t, f"{t}_t"}), "x")
         keys = list(call.params) if call else self.keys(ahead, back)
-        learns = self.learns(path) if call else bool(keys)
-        self.count += learns
+        keys = [key for key in keys if not key.startswith("_")]
+        holds, learns = bool(keys) or bool(call and self.learns(path)), bool(keys) and self.learns(path)
+        self.count += holds
         mark = superscript(self.count)
-        if learns and layer.name and f"z^{layer.name}" not in self.used:
+        if holds and layer.name and f"z^{layer.name}" not in self.used:
             mark = superscript(layer.name)
-        elif not learns and x[0] in "zahuv":
+        elif not holds and x[0] in "zahuv":
             mark = x[1:]  # a¹ = σ(z¹)
-        letters = ("hz" if token == "h" else "zh") if learns else "auvq"
-        y = "y" if final and not learns and "y" not in self.used else self.unique(letters, mark)
+        letters = ("hz" if token == "h" else "zh") if holds else "auvq"
+        y = "y" if final and not holds and "y" not in self.used else self.unique(letters, mark)
         self.used.add(y)
         dy = self.flow(y)
         names = {token: y, source: x, f"d{token}": dy, f"d{source}": dx}
         for key in keys:
-            if key not in names and not key.startswith("_"):
+            if key not in names:
                 sign = GREEK.get(key, key)
                 symbol = f"{sign}{mark}"
                 names |= {key: symbol, sign: symbol, f"d{key}": f"∇{symbol}", f"d{sign}": f"∇{symbol}"}
-                self.places[f"∇{symbol}"] = self.places[symbol] = f"{where}.{key}"
+                if learns:
+                    self.places[f"∇{symbol}"] = self.places[symbol] = f"{where}.{key}".lstrip(".")
         if call:
             self.show_call(call, names, token, source, explicit, wanted)
         if not ahead:
@@ -226,8 +234,14 @@ class Writer:
         if call and not any(line.result for line in forward):
             forward.append(Line(y, None, self.shown.get(y), where))
         back = [e for e in back if wanted or left_name(e) != f"d{source}"]
+        back = [e for e in back if learns or not LEARNED.match(e)]
         backward = [self.line(e, names, explicit, where) for e in sorted(back, key=lambda e: left_name(e) == f"d{source}")]
-        return y, dy, forward + self.steps(call, mark, where), backward + self.inner(layer, path, x, dx)
+        forward += self.steps(call, mark, where)
+        for i, child in enumerate(layer.children):
+            name = x if len(layer.children) == 1 else f"x^{child.name or i}"
+            _, _, f, b = self.walk(child, (*path, self.key(path, i)), name, dx if name == x else self.flow(name))
+            forward, backward = forward + f, b + backward
+        return y, dy, forward, backward
 
     def keys(self, ahead: list[str], back: list[str]) -> list[str]:
         """The parameters of a layer that is not built, as far as its equations tell."""
@@ -261,14 +275,6 @@ class Writer:
             lines.append(Line(label, None, Matrix(a.T if np.ndim(a) == 2 else np.atleast_2d(a), self.limit), where))
         return lines
 
-    def inner(self, layer: Any, path: Any, x: str, dx: str) -> list[Line]:
-        """The formulas of layers inside a layer that is no combinator, one after the other."""
-        lines: list[Line] = []
-        for i, child in enumerate(layer.children):
-            _, _, f, b = self.walk(child, (*path, i), x, dx)
-            lines += [*f, *b]
-        return lines
-
     # ---------------------------------------------------------------- looking things up
     def where(self, path: tuple[Any, ...]) -> str:
         return ".".join(readable(path, self.trace.net)) if self.trace is not None else ""
@@ -276,13 +282,22 @@ class Writer:
     def call(self, path: tuple[Any, ...]) -> Any:
         return self.trace.layers.get(self.where(path) or "net") if self.trace is not None else None
 
+    def params(self, path: tuple[Any, ...]) -> Any:
+        return functools.reduce(operator.getitem, path, self.trace.params)
+
     def learns(self, path: tuple[Any, ...]) -> bool:
-        if self.trace is None:
-            return True
-        p = self.trace.params
-        for key in path:
-            p = p[key]
-        return learnable(p)
+        return self.trace is None or (learnable(self.params(path)) and not is_buffer(path))
+
+    def key(self, path: tuple[Any, ...], i: int) -> Any:
+        """Where a child's parameters lie in those of its parent."""
+        p = self.params(path) if self.trace is not None else ()
+        return next(iter(p)) if isinstance(p, dict) and p else i
+
+    def passes_on(self, path: tuple[Any, ...]) -> bool:
+        """Whether the output of the layer at `path` is that of the one layer in it."""
+        call = self.call(path)
+        child = self.call((*path, self.key(path, 0))) if call else None
+        return child is None or call.y is child.y
 
 
 def substitute(side: str, names: dict[str, str]) -> str:

@@ -63,6 +63,7 @@ class Matrix:
     values: np.ndarray
     limit: int = 48
     blank: bool = False
+    turned: bool = False  # whether rows and columns were exchanged for showing it
 
     @property
     def cells(self) -> list[list[str]] | None:

@@ -55,9 +55,8 @@ class Picture:
                 points = " ".join(f"{x:.1f},{y:.1f}" for x, y in a[0])
                 out.append(f'<polyline points="{points}" fill="none" stroke="{a[1]}" stroke-width="{a[2]:.2f}"/>')
             elif kind == "box":
-                out.append(
-                    f'<rect x="{a[0]:.1f}" y="{a[1]:.1f}" width="{a[2]:.1f}" height="{a[3]:.1f}" fill="{a[4]}" shape-rendering="crispEdges"/>'
-                )
+                place = f'x="{a[0]:.1f}" y="{a[1]:.1f}" width="{a[2]:.1f}" height="{a[3]:.1f}"'
+                out.append(f'<rect {place} fill="{a[4]}" shape-rendering="crispEdges"/>')
             elif kind == "disc":
                 out.append(f'<circle cx="{a[0]:.1f}" cy="{a[1]:.1f}" r="{a[2]:.1f}" fill="{a[3]}" stroke="{INK}"/>')
             else:
