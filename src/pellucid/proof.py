@@ -59,7 +59,7 @@ class GradientCheck:
     @property
     def verdict(self) -> str:
         """The result in one sentence."""
-        words = "all gradients agree" if self else f"gradients disagree, worst at {self.worst.name},"
+        words = "all gradients agree" if self else f"gradients disagree, worst at {self.worst.name}"
         return f"{words} with {self.judges} (tolerance {self.tolerance:g})"
 
     def cells(self) -> list[tuple[str, ...]]:

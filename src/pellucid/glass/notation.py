@@ -72,10 +72,13 @@ class Matrix:
             return None
         if self.blank:
             return [["?"] * a.shape[1] for _ in a]
-        rows = [[number(v) for v in row] for row in a]
-        decimals = max((len(c.partition(".")[2]) for row in rows for c in row if "e" not in c), default=0)
-        same = np.isfinite(a).all() and not any("e" in c for row in rows for c in row)
-        return [[f"{float(v):.{decimals}f}".replace("-", "−") for v in row] for row in a] if same else rows
+        rows, largest = [[number(v) for v in row] for row in a], float(np.abs(a).max(initial=0.0))
+        short = all("e" not in cell for row in rows for cell in row)
+        if not np.isfinite(largest) or not (short or 1e-2 <= largest < 1e5):
+            return rows
+        decimals = max(len(cell.partition(".")[2]) if "e" not in cell else 4 for row in rows for cell in row)
+        fixed = [[f"{float(v):.{decimals}f}" for v in row] for row in a]
+        return [[(cell if float(cell) else cell.removeprefix("-")).replace("-", "−") for cell in row] for row in fixed]
 
     @property
     def summary(self) -> str:
