@@ -112,6 +112,12 @@ def test_every_loss_is_explained(loss):
     assert lines["δ²"].result.values.shape == (1, 2)
 
 
+def test_probabilities_do_not_take_the_name_of_the_output():
+    page = pc.Network(pc.Linear(2) >> pc.Tanh(), 4, "softmax_cross_entropy").explain(RNG.normal(size=(2, 4)), [0, 1], check=False).text()
+    for formula in ("y = tanh(z¹)", "p = softmax(y)", "L_i = −Σ d log p", "∂L/∂y = (p − d) / n"):
+        assert formula in page, formula
+
+
 def test_html_is_whole_and_needs_no_network():
     page = pc.Network(pc.Linear(3) >> pc.Sigmoid() >> pc.Linear(2), 4, "softmax_cross_entropy").explain(RNG.normal(size=(1, 4)), [1])
     source = page.html()

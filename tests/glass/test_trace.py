@@ -115,10 +115,11 @@ def test_a_layer_used_at_every_step_shows_every_step_in_the_order_of_time():
 
 
 class Cube(pc.Layer):
-    """Forward   y = x³."""
+    """Forward   y = x³, through a layer inside."""
 
     def forward(self, ops, p, x):
-        return x**3, None
+        y, _ = ops.forward(pc.Identity(), {}, ops.note("cube", x**3), 0)
+        return y, None
 
 
 def test_a_layer_without_backward_is_traced_through_jax():
@@ -126,6 +127,14 @@ def test_a_layer_without_backward_is_traced_through_jax():
     trace = model.trace(X, LABELS)
     np.testing.assert_allclose(trace["1"].dx, trace["1"].dy * 3 * np.asarray(trace["1"].x) ** 2, rtol=1e-12)
     np.testing.assert_allclose(trace.per_sample("0.W").sum(0), trace.gradients["0.W"], rtol=1e-10)
+
+
+def test_a_network_behind_a_jump_is_traced_without_the_flow_into_its_input():
+    model = pc.Network(pc.Sign() >> pc.Linear(3), 4, "softmax_cross_entropy")
+    trace = model.trace(X, LABELS)
+    assert trace["1"].dx is None
+    np.testing.assert_array_equal(trace["1.dW"], model.gradients(X, LABELS)[1]["1.W"])
+    assert "∇W¹" in model.explain(X, LABELS, check=False).text()
 
 
 def test_bad_use_is_answered_clearly():

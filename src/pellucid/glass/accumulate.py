@@ -79,11 +79,11 @@ def forward_accumulation(model: Any, X: Any, y: Any) -> ForwardAccumulation:
     names: list[tuple[str, tuple[int, ...]]] = []
     for path, layer, p in blocks(model.net, model.params, ()):
         ops.path = ["net", *path[:-1]] if path else []
-        h, J, D = jacobians(ops, layer, p, h, path[-1] if path else "net")
+        h, J, D = jacobians(ops, layer, p, h, path[-1] if path else "net", S is not None)
         if S is not None:
             counts["forward"] += J.shape[0] * J.shape[1] * J.shape[2] * S.shape[2]
             S = J @ S  # (rows, out, in) @ (rows, in, parameters)
-        counts["backward"] += J.shape[0] * J.shape[1] * (J.shape[2] if names else 0) + D.size
+        counts["backward"] += J.size + D.size
         if D.shape[2]:
             S = D if S is None else np.concatenate([S, D], axis=2)
             names += [(".".join(readable((*path, *key), model.net)), leaf.shape) for key, leaf in learned(p)]
@@ -114,20 +114,21 @@ def learned(p: Any) -> list[tuple[tuple[Any, ...], Any]]:
     return [(key, leaf) for key, leaf in leaves(p) if not any(isinstance(k, str) and k.startswith("_") for k in key)]
 
 
-def jacobians(ops: Any, layer: Any, p: Any, x: np.ndarray, key: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A block's output, ∂output/∂input (rows, out, in) and ∂output/∂parameters (rows, out, parameters).
+def jacobians(ops: Any, layer: Any, p: Any, x: np.ndarray, key: Any, by_input: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A block's output, ∂output/∂input (rows, out, in; empty unless asked for) and ∂output/∂parameters (rows, out, parameters).
 
     Each row of a Jacobian is what the layer's backward pass makes of a unit vector.
     """
     y, cache = ops.forward(layer, p, x, key)
-    rows, out, size = len(y), int(np.prod(y.shape[1:])), int(np.prod(x.shape[1:]))
+    rows, out, size = len(y), int(np.prod(y.shape[1:])), int(np.prod(x.shape[1:])) if by_input else 0
     own = learned(p)
     J, D = np.zeros((rows, out, size)), np.zeros((rows, out, sum(leaf.size for _, leaf in own)))
     for o in range(out):
         unit = np.zeros((rows, out), y.dtype)
         unit[:, o] = 1
-        dx, _ = ops.backward(layer, p, cache, unit.reshape(y.shape), key, True)
-        J[:, o] = dx.reshape(rows, size)
+        if by_input:
+            dx, _ = ops.backward(layer, p, cache, unit.reshape(y.shape), key, True)
+            J[:, o] = dx.reshape(rows, size)
         for row in range(rows if own else 0):
             alone = np.zeros((rows, out), y.dtype)
             alone[row, o] = 1

@@ -93,10 +93,11 @@ def loss_lines(trace: Trace, writer: Writer, y: str, dy: str) -> tuple[list[Line
     lines, names = [Line(e) for e in found if not e.startswith(("L =", "∂L/∂"))], {token: y, "d": "d"}
     inner = next((sign for kind, sign in FUSED.items() if isinstance(loss, kind)), "")
     if inner:  # a loss on logits: its inner function gets a line of its own
-        names["y"] = "y"
-        shown = writer.show("y", loss.probabilities(NumpyOps(), trace.output))
-        lines.append(Line(f"y = {inner}({y})", [f"{inner}(", writer.shown[y], ")"], shown))
-        value, slope = (side.replace(f"{inner}({token})", "y") for side in (value, slope))
+        p = "y" if y != "y" else "p"
+        names[p] = p
+        shown = writer.show(p, loss.probabilities(NumpyOps(), trace.output))
+        lines.append(Line(f"{p} = {inner}({y})", [f"{inner}(", writer.shown[y], ")"], shown))
+        value, slope = (side.replace(f"{inner}({token})", p) for side in (value, slope))
     total = Matrix(np.array([[trace.loss]]))
     rows = Matrix(trace.values.reshape(len(trace.values), -1).T, writer.limit)
     one = count == 1

@@ -200,22 +200,12 @@ class Writer:
         explicit = type(layer).formulas is not Layer.formulas
         ahead, back = layer.formulas()
         call, where = self.call(path), self.where(path)
-        lefts = [left_name(e) for e in ahead]
+        lefts, used = [left_name(e) for e in ahead], {t for e in [*ahead, *back] for t in NAME.findall(e)}
         token = next((t for t in ("h", "y", *lefts[:1]) if t in lefts and t in "hyzu"), "y")
-        used = {t for e in [*ahead, *back] for t in NAME.findall(e)}
         source = next((t for t in ("x", "z") if t != token and used & {t, f"{t}_t"}), "x")
-        keys = list(call.params) if call else self.keys(ahead, back)
-        keys = [key for key in keys if not key.startswith("_")]
-        holds, learns = bool(keys) or bool(call and self.learns(path)), bool(keys) and self.learns(path)
-        self.count += holds
-        mark = superscript(self.count)
-        if holds and layer.name and f"z^{layer.name}" not in self.used:
-            mark = superscript(layer.name)
-        elif not holds and x[0] in "zahuv":
-            mark = x[1:]  # a¹ = σ(z¹)
-        letters = ("hz" if token == "h" else "zh") if holds else "auvq"
-        y = "y" if final and not holds and "y" not in self.used else self.unique(letters, mark)
-        self.used.add(y)
+        keys = [key for key in (call.params if call else self.keys(ahead, back)) if not key.startswith("_")]
+        learns = bool(keys) and self.learns(path)
+        y, mark = self.output(layer, x, token, bool(keys) or bool(call and self.learns(path)), final)
         dy = self.flow(y)
         names = {token: y, source: x, f"d{token}": dy, f"d{source}": dx}
         for key in keys:
@@ -227,14 +217,11 @@ class Writer:
                     self.places[f"∇{symbol}"] = self.places[symbol] = f"{where}.{key}".lstrip(".")
         if call:
             self.show_call(call, names, token, source, explicit, wanted)
-        if not ahead:
-            ahead = [f"{token} = {type(layer).__name__}({source})"]
-        where = f"{where} {type(layer).__name__}".strip() if self.trace is not None else ""
-        forward = [self.line(e, names, explicit, where) for e in ahead]
+            where = f"{where} {type(layer).__name__}".strip()
+        forward = [self.line(e, names, explicit, where) for e in ahead or [f"{token} = {type(layer).__name__}({source})"]]
         if call and not any(line.result for line in forward):
             forward.append(Line(y, None, self.shown.get(y), where))
-        back = [e for e in back if wanted or left_name(e) != f"d{source}"]
-        back = [e for e in back if learns or not LEARNED.match(e)]
+        back = [e for e in back if (wanted or left_name(e) != f"d{source}") and (learns or not LEARNED.match(e))]
         backward = [self.line(e, names, explicit, where) for e in sorted(back, key=lambda e: left_name(e) == f"d{source}")]
         forward += self.steps(call, mark, where)
         for i, child in enumerate(layer.children):
@@ -242,6 +229,18 @@ class Writer:
             _, _, f, b = self.walk(child, (*path, self.key(path, i)), name, dx if name == x else self.flow(name))
             forward, backward = forward + f, b + backward
         return y, dy, forward, backward
+
+    def output(self, layer: Any, x: str, token: str, holds: bool, final: bool) -> tuple[str, str]:
+        """A symbol for a layer's output, and the mark its parameters carry: a layer that holds some gets the next number."""
+        self.count += holds
+        mark = superscript(self.count)
+        if holds and layer.name and f"z^{layer.name}" not in self.used:
+            mark = superscript(layer.name)
+        elif not holds and x[0] in "zahuv":
+            mark = x[1:]  # a¹ = σ(z¹)
+        if final and not holds and "y" not in self.used:
+            return self.unique("y", ""), mark
+        return self.unique(("hz" if token == "h" else "zh") if holds else "auvq", mark), mark
 
     def keys(self, ahead: list[str], back: list[str]) -> list[str]:
         """The parameters of a layer that is not built, as far as its equations tell."""
@@ -262,9 +261,9 @@ class Writer:
                 self.show(names[key], value, columns)
             if f"d{key}" in names and key in call.grads:
                 self.show(names[f"d{key}"], call.grads[key], columns)
-            if key.startswith("_"):
-                names[key.strip("_")[0].upper()] = f"{key.strip('_')[0].upper()}{names.get('W', '')[1:]}"
-                self.show(names[key.strip("_")[0].upper()], value, columns)
+            if key == "_mask":
+                names["M"] = f"M{names['W'][1:]}"
+                self.show(names["M"], value, columns)
 
     def steps(self, call: Any, mark: str, where: str) -> list[Line]:
         """What a layer noted inside: a column per step, for the first row of the batch."""

@@ -22,7 +22,8 @@ h2.forward{--c:#2f6fb7} h2.loss{--c:#7a4fb0} h2.backward{--c:#c4561a} h2.update{
 p.lead{margin:.1rem 0 .6rem;color:#566} .note{color:#677;font-size:.82rem} td .note{display:block}
 table.lines{border-collapse:collapse} table.lines td{padding:.28rem .5rem .28rem 0;vertical-align:middle}
 td.where{color:#89a;font:12px/1.3 ui-monospace,'DejaVu Sans Mono',monospace;white-space:nowrap;padding-right:1rem!important}
-td.formula{white-space:nowrap;min-width:13.5rem} td.where{min-width:5rem} .result{display:inline-block;margin:.15rem 0} .result math{font-weight:600}
+td.formula{white-space:nowrap;min-width:13.5rem} td.where{min-width:5rem}
+.result{display:inline-block;margin:.15rem 0} .result math{font-weight:600}
 math{font-size:1.02em} mtable.matrix{font-size:.86em;border-left:1.5px solid;border-right:1.5px solid;margin:0 .28em;
 --t:linear-gradient(currentColor,currentColor);background:var(--t) left top/.35em 1.5px no-repeat,var(--t) right top/.35em 1.5px no-repeat,
 var(--t) left bottom/.35em 1.5px no-repeat,var(--t) right bottom/.35em 1.5px no-repeat}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from ..engines import get_engine
 from ..engines.choose import needs_jax
 from ..engines.ops import Ops
+from ..layers.activations import Threshold
 from ..settings import did_you_mean
 from ..training.step import Batch, gradients
 from ..tree import flatten, map_leaves, readable
@@ -45,7 +47,7 @@ class LayerTrace:
         for name in ("x", "y", "dy", "dx"):
             setattr(self, name, map_leaves(lambda a: None if a is None else np.asarray(a), getattr(self, name)))
         self.params, self.grads = ({k: np.asarray(v) for k, v in d.items()} for d in (self.params, self.grads))
-        self.notes = {k: [np.asarray(v) for v in values] for k, values in self.notes.items()}
+        self.notes = {k: [np.asarray(v) for v in values] for k, values in self.notes.items() if not any(map(is_abstract, values))}
         return self
 
     def steps(self, name: str) -> np.ndarray:
@@ -127,13 +129,13 @@ class Trace:
         self.delta: Any = None
         self._engine = get_engine("jax" if needs_jax(net) else "numpy")
         with self._engine.precision(batch.weight.dtype), np.errstate(all="ignore"):
-            g = gradients(ops, net, keep_loss(self, loss), params, batch, wrt_input=True)
+            g = gradients(ops, net, keep_loss(self, loss), params, batch, wrt_input=lets_flow_through(net))
         self.loss, self.output, self.weight = float(g.loss), np.asarray(g.y), np.asarray(g.weight)
         self.gradient_tree = self._engine.get(g.params)
         self.gradients: dict[str, np.ndarray] = flatten(self.gradient_tree, net)
         self.layers: dict[str, LayerTrace] = {}
         for path, call in ops.calls:
-            if hasattr(call.y, "aval") and not hasattr(call.y, "addressable_shards"):
+            if is_abstract(call.y):
                 continue  # inside a layer whose backward JAX derives: there are no numbers
             name = ".".join(readable(path, net)) or "net"
             again = sum(1 for known in self.layers if known.split("@")[0] == name)
@@ -190,9 +192,21 @@ class Trace:
         return "\n".join([f"Trace of {len(self.batch.x)} rows, loss {self.loss:.6g}", lines[0], "─" * max(map(len, lines)), *lines[1:]])
 
 
+def is_abstract(value: Any) -> bool:
+    """Whether a value is JAX's stand-in for numbers that are not there yet."""
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(value, jax.core.Tracer)
+
+
 def norm(a: Any) -> float:
     """The Euclidean norm of all entries."""
     return float(np.linalg.norm(np.asarray(a, np.float64)))
+
+
+def lets_flow_through(net: Any) -> bool:
+    """Whether ∂L/∂x exists for the network's own input: not behind a jump that has no derivative."""
+    jump = isinstance(net, Threshold) and net.surrogate is None
+    return not jump and all(map(lets_flow_through, net.children))
 
 
 def keep_loss(trace: Trace, loss: Any) -> Any:
