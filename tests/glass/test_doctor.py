@@ -50,6 +50,10 @@ HEALTHY = {
         L(16) >> (pc.Identity() + (L(16) >> pc.ReLU())) >> ((L(8) >> pc.Sigmoid()) * L(8)) >> L(1), FRIEDMAN, ANSWERS, epochs=60
     ),
     "moons, converged long ago": lambda: watched(L(16) >> pc.Tanh() >> L(2), MOONS, SIDES, CE, epochs=150, optimizer=pc.Adam(0.02)),
+    "a rule under much noise": lambda: watched(
+        L(8) >> pc.ReLU() >> L(1), FRIEDMAN, ANSWERS + 2 * np.random.default_rng(0).normal(size=400), epochs=30
+    ),
+    "a rare class": lambda: watched(L(16) >> pc.ReLU() >> L(2), FRIEDMAN - 0.5, (ANSWERS > 1.3).astype(int), CE, epochs=40),
     "digits, compiled": lambda: watched(L(32) >> pc.ReLU() >> L(10), DIGITS, LABELS, CE, epochs=5, engine="jax"),
 }
 

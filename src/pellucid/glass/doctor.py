@@ -268,7 +268,7 @@ def class_collapse(case: Case, limit: float = 0.95) -> Iterator[Finding]:
 
 def plateau(case: Case, limit: float = 0.02) -> Iterator[Finding]:
     losses = case.losses
-    if len(losses) < 10 or not case.above(0.7):
+    if len(losses) < 10 or not case.above(0.95):
         return
     half = losses[len(losses) // 2 :]
     gain = (half[0] - min(half)) / max(abs(half[0]), 1e-300)
