@@ -161,9 +161,11 @@ def latex_number(cell: str) -> str:
 
 
 def latex_formula(formula: str) -> str:
-    out = []
-    for kind, token in tokens(formula):
-        if kind == "sup":
+    out, found = [], tokens(formula)
+    for i, (kind, token) in enumerate(found):
+        if kind == "space" and 0 < i < len(found) - 1 and found[i - 1][0] == found[i + 1][0] == "word":
+            out.append(r"\ ")  # math mode would close the gap between two words
+        elif kind == "sup":
             out.append(f"^{{{plain(token, RAISED)}}}".replace("T}", r"\top}").replace("−", "-"))
         elif kind == "sub":
             out.append(f"_{{{plain(token, LOWERED)}}}".replace("−", "-"))

@@ -175,15 +175,11 @@ def latex_rows(line: Line) -> list[str]:
 
 
 def latex_words(words: str) -> str:
-    """Prose for LaTeX: signs that text mode lacks go into math mode."""
-    from .notation import LATEX
-
-    special = {"\\": r"\textbackslash{}", "^": r"\^{}", "~": r"\~{}", ">": "$>$", "<": "$<$", "|": "$|$"}
-    out = []
-    for c in words:
-        mapped = LATEX.get(c)
-        out.append(special.get(c) or (mapped if c in "{}%&#$_" and mapped else f"${mapped.strip()}$" if mapped else c))
-    return "".join(out)
+    """Prose for LaTeX: what text mode has no signs for goes into math mode."""
+    special = str.maketrans(
+        {c: rf"\{c}" for c in "{}%&#$_"} | {"\\": r"\textbackslash{}", "^": r"\^{}", "~": r"\~{}", ">": "$>$", "<": "$<$", "|": "$|$"}
+    )
+    return " ".join(w.translate(special) if w.isascii() else f"${latex([w])}$" for w in words.split(" "))
 
 
 def ascii_words(words: str) -> str:
