@@ -33,6 +33,7 @@ def test_every_layer_can_be_traced_and_explained(layer, shape):
     page = model.explain(X, y, check=False)
     assert "not finite" not in page.text()
     assert page.latex().count("{") == page.latex().count("}")
+    assert page.latex().isascii()  # what pdflatex takes without further packages
     for math in re.findall("<math>.*?</math>", page.html()):
         ElementTree.fromstring(math)
     update = next(section for section in page.sections if section.title == "Update").lines

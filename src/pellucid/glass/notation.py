@@ -163,12 +163,12 @@ def latex_number(cell: str) -> str:
 def latex_formula(formula: str) -> str:
     out, found = [], tokens(formula)
     for i, (kind, token) in enumerate(found):
-        if kind == "space" and 0 < i < len(found) - 1 and found[i - 1][0] == found[i + 1][0] == "word":
-            out.append(r"\ ")  # math mode would close the gap between two words
+        if kind == "space" and 0 < i < len(found) - 1 and "word" in (found[i - 1][0], found[i + 1][0]):
+            out.append(r"\ ")  # math mode would close the gap beside a word
         elif kind == "sup":
-            out.append(f"^{{{plain(token, RAISED)}}}".replace("T}", r"\top}").replace("−", "-"))
+            out.append(f"^{{{latex_script(plain(token, RAISED))}}}")
         elif kind == "sub":
-            out.append(f"_{{{plain(token, LOWERED)}}}".replace("−", "-"))
+            out.append(f"_{{{latex_script(plain(token, LOWERED))}}}")
         elif kind == "prime":
             out.append("'" * len(token))
         elif kind == "word":
@@ -181,6 +181,14 @@ def latex_formula(formula: str) -> str:
         else:
             out.append("".join(LATEX.get(c, c) for c in token))
     return "".join(out)
+
+
+def latex_script(script: str) -> str:
+    """What stands above or below the line: a transpose, a name, or signs."""
+    if script == "T":
+        return r"\top"
+    named = len(script) > 1 and script.replace("_", "").isalpha() and script.isascii()
+    return rf"\mathrm{{{script}}}".replace("_", r"\_") if named else "".join(LATEX.get(c, c) for c in script.replace("′", "'"))
 
 
 # -------------------------------------------------------------------- MathML

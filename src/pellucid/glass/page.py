@@ -50,12 +50,6 @@ class Line:
         if self.numbers:
             object.__setattr__(self, "numbers", tidy(self.numbers))
 
-    @property
-    def chain(self) -> list[Parts]:
-        """The members of the chain of equations, the formula first."""
-        rest = [self.numbers] if self.numbers else []
-        return [[self.formula], *rest, *([[self.result]] if self.result is not None else [])]
-
 
 @dataclass
 class Section:
@@ -99,11 +93,12 @@ class Page:
 
     def latex(self) -> str:
         """The page as a LaTeX document."""
-        out = [r"\documentclass{article}", r"\usepackage{amsmath}", r"\usepackage[a3paper,margin=2cm]{geometry}", r"\begin{document}"]
+        out = [r"\documentclass{article}", r"\usepackage{amsmath}", r"\usepackage[a3paper,margin=2cm]{geometry}"]
+        out += [r"\allowdisplaybreaks", r"\begin{document}"]
         out += [rf"\section*{{{latex_words(self.title)}}}", latex_words(self.lead)]
         for s in self.sections:
             out += [rf"\subsection*{{{latex_words(s.title)}}}", latex_words(s.lead)]
-            rows = [r" \\".join(latex_rows(line)) for line in s.lines]
+            rows = [" \\\\\n".join(latex_rows(line)) for line in s.lines]
             out += [r"\begin{align*}", " \\\\\n".join(rows), r"\end{align*}"] if rows else []
             out += [r"\begin{verbatim}", ascii_words(str(s.insert)), r"\end{verbatim}"] if s.insert is not None else []
         return "\n".join([*out, r"\end{document}", ""])
@@ -171,7 +166,9 @@ def html_line(line: Line) -> str:
 
 def latex_rows(line: Line) -> list[str]:
     name, sign, rest = next((p for p in (line.formula.partition(s) for s in (" = ", " ← ")) if p[1]), (line.formula, "", ""))
-    return [f"{latex([name])} &{latex([sign.lstrip() + rest])}", *(f"&= {latex(parts)}" for parts in line.chain[1:])]
+    first = f"{latex([name])} &{latex([sign.lstrip() + rest])}"
+    end = f" = {latex([result_of(line)])}" if line.result is not None else ""
+    return [first, f"&= {latex(line.numbers)}{end}"] if line.numbers else [first + end]
 
 
 def latex_words(words: str) -> str:
