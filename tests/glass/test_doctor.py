@@ -14,6 +14,7 @@ DIGITS, LABELS = (DIGITS[:600] / 16).astype("float32"), LABELS[:600]
 MOONS, SIDES = make_moons(400, noise=0.1, random_state=0)
 FRIEDMAN, ANSWERS = make_friedman1(400, random_state=0)
 ANSWERS = (ANSWERS - ANSWERS.mean()) / ANSWERS.std()
+TONES = np.random.default_rng(0).normal(size=(200, 8, 2))
 L, CE = pc.Linear, "softmax_cross_entropy"
 
 
@@ -52,6 +53,12 @@ HEALTHY = {
     "moons, converged long ago": lambda: watched(L(16) >> pc.Tanh() >> L(2), MOONS, SIDES, CE, epochs=150, optimizer=pc.Adam(0.02)),
     "a rule under much noise": lambda: watched(
         L(8) >> pc.ReLU() >> L(1), FRIEDMAN, ANSWERS + 2 * np.random.default_rng(0).normal(size=400), epochs=30
+    ),
+    "sequences through a recurrent layer": lambda: watched(
+        pc.RNN(12) >> L(2), TONES, (TONES[:, -4:, 0].sum(1) > 0).astype(int), CE, optimizer=pc.Adam(0.01)
+    ),
+    "images through a convolution": lambda: watched(
+        pc.Conv2d(6) >> pc.ReLU() >> pc.MaxPool2d() >> pc.Flatten() >> L(10), DIGITS.reshape(-1, 8, 8, 1)[:300], LABELS[:300], CE, epochs=8
     ),
     "a rare class": lambda: watched(L(16) >> pc.ReLU() >> L(2), FRIEDMAN - 0.5, (ANSWERS > 1.3).astype(int), CE, epochs=40),
     "digits, compiled": lambda: watched(L(32) >> pc.ReLU() >> L(10), DIGITS, LABELS, CE, epochs=5, engine="jax"),
@@ -135,6 +142,12 @@ PLANTED = {
         "plateau",
         lambda: watched(
             L(2) >> pc.Tanh() >> L(1), FRIEDMAN, np.random.default_rng(0).permutation(ANSWERS), epochs=30, optimizer=pc.Adam(0.01)
+        ),
+    ),
+    "a recurrent layer that forgets within a few steps": (
+        "vanishing flow through time",
+        lambda: watched(
+            pc.RNN(6, recurrent_init=pc.Constant(0.01)) >> L(2), np.repeat(TONES, 3, 1), (TONES[:, 0, 0] > 0).astype(int), CE, epochs=3
         ),
     ),
     "forty rows of random labels learned by heart": (

@@ -114,6 +114,36 @@ def test_a_layer_used_at_every_step_shows_every_step_in_the_order_of_time():
     np.testing.assert_allclose(per_row.sum(0), trace.gradients["0.0.W"], rtol=1e-10)
 
 
+def test_a_recurrent_layer_shows_every_step():
+    """h_t by hand (N15), and the flow into x_t = W_xh δ_t with δ_t = (dh_t + W_hh δ_{t+1}) ⊙ (1 − h_t²) (N35)."""
+    model = pc.Network(pc.RNN(3) >> pc.Linear(2), (5, 2), "softmax_cross_entropy", dtype="float64")
+    x = RNG.normal(size=(4, 5, 2))
+    trace = model.trace(x, [0, 1, 1, 0])
+    call, p = trace["0"], trace["0"].params
+    h, states = np.zeros((4, 3)), []
+    for t in range(5):
+        h = np.tanh(x[:, t] @ p["W_xh"] + h @ p["W_hh"] + p["b"])
+        states.append(h)
+    np.testing.assert_allclose(call.steps("h"), states, rtol=1e-12)
+    delta, back = np.zeros((4, 3)), call.dy
+    for t in reversed(range(5)):
+        delta = (back if t == 4 else delta @ p["W_hh"].T) * (1 - states[t] ** 2)
+        np.testing.assert_allclose(call.dx[:, t], delta @ p["W_xh"].T, rtol=1e-10)
+    assert "h¹ at steps 1 … 5" in model.explain(x[:1], [0]).text()
+
+
+def test_sequences_of_different_length_are_traced_without_their_padding():
+    model = pc.Network(pc.RNN(3) >> pc.Linear(2), (None, 2), "softmax_cross_entropy", dtype="float64")
+    long, short = RNG.normal(size=(5, 2)), RNG.normal(size=(2, 2))
+    listed, padded = model.trace([long, short], [0, 1]), np.zeros((2, 5, 2))
+    padded[0], padded[1, :2] = long, short
+    given = model.trace(padded, [0, 1], lengths=[5, 2])
+    assert not given["0"].dx[1, 2:].any()
+    for name in listed.gradients:
+        np.testing.assert_array_equal(listed.gradients[name], given.gradients[name])
+    assert "all gradients agree" in model.explain(padded, [0, 1], lengths=[5, 2]).text()
+
+
 class Cube(pc.Layer):
     """Forward   y = x³, through a layer inside."""
 

@@ -325,9 +325,9 @@ def sample(batch: Batch, rows: int) -> Batch:
     return select(batch, np.unique(np.linspace(0, len(batch.x) - 1, min(rows, len(batch.x))).astype(int)))
 
 
-def diagnose(model: Any, X: Any, y: Any, sample_weight: Any = None, optimizer: Any = "adam", rows: int = 512) -> Diagnosis:
+def diagnose(model: Any, X: Any, y: Any, sample_weight: Any, lengths: Any, optimizer: Any, rows: int = 512) -> Diagnosis:
     """See `Network.diagnose`."""
-    batch, optimizer = sample(model.as_batch(X, y, sample_weight), rows), get_optimizer(optimizer)
+    batch, optimizer = sample(model.as_batch(X, y, sample_weight, lengths), rows), get_optimizer(optimizer)
     rate = float(rates_of(optimizer.learning_rate, np.zeros(1), 1, [])[0])
     trace, ratios = look(model, model.params, batch, optimizer, optimizer.slots(model.params), rate, 0)
     return examine(Case(trace, model.history, ratios))

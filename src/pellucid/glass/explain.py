@@ -25,11 +25,9 @@ __all__ = ["explain", "sections"]
 FUSED = {SoftmaxCrossEntropy: "softmax", SigmoidCrossEntropy: "σ"}
 
 
-def explain(
-    model: Any, X: Any, y: Any, sample_weight: Any = None, optimizer: Any = None, show: Iterable[str] = (), check: bool = True
-) -> Page:
+def explain(model: Any, X: Any, y: Any, sample_weight: Any, lengths: Any, optimizer: Any, show: Iterable[str], check: bool) -> Page:
     """See `Network.explain`."""
-    batch = model.as_batch(X, y, sample_weight)
+    batch = model.as_batch(X, y, sample_weight, lengths)
     optimizer = get_optimizer(optimizer if optimizer is not None else SGD(0.1))
     trace = observe(model.net, model.loss, model.params, batch, model.seed)
     writer, parts = sections(trace)
@@ -38,7 +36,7 @@ def explain(
         parts.append(chosen(trace, writer, [show] if isinstance(show, str) else list(show)))
     if check:
         params = map_leaves(lambda a: np.asarray(a, np.float64), model.params)
-        exact = model.as_batch(X, y, sample_weight, dtype=np.dtype("float64"))
+        exact = model.as_batch(X, y, sample_weight, lengths, dtype=np.dtype("float64"))
         result = check_gradients(model.net, model.loss, params, exact, seed=model.seed, entries=20)
         parts.append(Section("Check", lead="Every gradient above against two independent ways to compute it.", kind="check", insert=result))
     n = len(batch.x)

@@ -238,7 +238,7 @@ def observe(net: Any, loss: Any, params: Any, batch: Batch, seed: int = 0, step:
     return Trace(net, loss, params, batch, ops, settings["seed"], settings["step"])
 
 
-def trace(model: Any, X: Any, y: Any, sample_weight: Any = None, step: int = 0) -> Trace:
+def trace(model: Any, X: Any, y: Any, sample_weight: Any = None, lengths: Any = None, step: int = 0) -> Trace:
     """See `Network.trace`."""
-    batch = model.as_batch(X, y, sample_weight)
+    batch = model.as_batch(X, y, sample_weight, lengths)
     return observe(model.net, model.loss, model.params, batch, model.seed, step)
