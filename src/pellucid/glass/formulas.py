@@ -97,9 +97,10 @@ class Writer:
         if value is None or isinstance(value, tuple):
             return None
         a = np.asarray(value)
-        if a.ndim == 3 and len(a) == 1:
-            a = a[0]  # one sequence: its positions are the columns
-        turned = columns and a.ndim == 2
+        image = a.ndim == 4 and a.shape[::3] == (1, 1)  # one image of one channel is shown as it is
+        if image or (a.ndim == 3 and len(a) == 1):
+            a = a[0, :, :, 0] if image else a[0]  # one sequence: its positions are the columns
+        turned = columns and a.ndim == 2 and not image
         self.shown[symbol] = Matrix(a.reshape(-1, 1) if a.ndim == 1 else a.T if turned else a, self.limit, turned=turned)
         return self.shown[symbol]
 
@@ -218,7 +219,11 @@ class Writer:
         if call:
             self.show_call(call, names, token, source, explicit, wanted)
             where = f"{where} {type(layer).__name__}".strip()
-        forward = [self.line(e, names, explicit, where) for e in ahead or [f"{token} = {type(layer).__name__}({source})"]]
+        ahead = ahead or [f"{token} = {type(layer).__name__}({source})"]
+        told = [left_name(e) == source for e in ahead]  # words about the input, such as "x = 0 outside the image"
+        forward = [
+            Line(substitute(e, names), where=where) if t else self.line(e, names, explicit, where) for e, t in zip(ahead, told, strict=True)
+        ]
         if call and not any(line.result for line in forward):
             forward.append(Line(y, None, self.shown.get(y), where))
         back = [e for e in back if (wanted or left_name(e) != f"d{source}") and (learns or not LEARNED.match(e))]
