@@ -73,7 +73,6 @@ class Recorder(Ops):
         self.calls: list[tuple[tuple[Any, ...], LayerTrace]] = []
         self.running: list[LayerTrace] = []
         self.waiting: dict[tuple[Any, ...], list[LayerTrace]] = {}
-        self.going_back = False
 
     def forward(self, layer, p, x, key):
         path = (*self.path, key)[1:]
@@ -89,7 +88,7 @@ class Recorder(Ops):
     def backward(self, layer, p, cache, dy, key, wrt_input=True):
         path = (*self.path, key)[1:]
         call = self.waiting[path].pop()  # a layer used several times is left in the reverse order
-        call.dy, self.going_back = dy, True
+        call.dy = dy
         self.running.append(call)
         before = {name: len(values) for name, values in call.notes.items()}
         call.dx, grads = super().backward(layer, p, cache, dy, key, wrt_input)
@@ -162,7 +161,8 @@ class Trace:
         """The gradient of each row's share of the loss, shape (rows, …); they sum to the batch gradient.
 
         One forward pass, then one backward pass per row with the flow of all other rows set to zero: right for
-        layers that mix rows, too. Without `name`, a dict with every parameter.
+        layers that mix rows, too. A penalty on weights belongs to no row and is left out. Without `name`, a dict with
+        every parameter.
         """
         if name is not None and name not in self.gradients:
             raise KeyError(f"no parameter {name!r}.{did_you_mean(name, self.gradients)} There are: {', '.join(self.gradients)}.")
