@@ -6,6 +6,8 @@ NumPy, where every number can be looked at, and compiled as one program under JA
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from .initializers import Constant, Glorot, He, Initializer, LeCun, Orthogonal, Zeros
 from .kernel_methods import kernel_density, ridge_output
 from .layers import *  # noqa: F403
@@ -35,6 +37,9 @@ from .training.callbacks import Callback, EarlyStopping, History
 from .training.finite import NonFiniteError
 from .training.sequences import cut_streams
 
+if TYPE_CHECKING:
+    from .glass import Doctor, FlightRecorder
+
 __version__ = "0.1.0"
 
 __all__ = [
@@ -48,9 +53,11 @@ __all__ = [
     "Constant",
     "Cosine",
     "CrossEntropy",
+    "Doctor",
     "EarlyStopping",
     "Exponential",
     "Fixed",
+    "FlightRecorder",
     "Glorot",
     "GradientCheck",
     "GradientDescent",
@@ -87,3 +94,13 @@ __all__ = [
     "kernel_density",
     "ridge_output",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """The glass box is loaded when it is first asked for."""
+    if name in ("glass", "Doctor", "FlightRecorder"):
+        import importlib
+
+        glass = importlib.import_module(".glass", __name__)
+        return glass if name == "glass" else getattr(glass, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
