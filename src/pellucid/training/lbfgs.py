@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..engines.numpy import NumpyOps
 from ..tree import flatten, is_buffer, leaves, unflatten
 from .step import Batch
 
@@ -21,10 +22,12 @@ def lbfgs_epochs(run: Any, data: Batch, bar: Any, finish: Callable[..., None]) -
     engine, model, optimizer = run.engine, run.model, run.job.optimizer
     vector, unpack = as_vector(run.params, model.dtype)
     decay, began = optimizer.weight_decay, time.perf_counter()
+    ops, numbers = NumpyOps(weight=run.job.data.weight), optimizer.numbers(np.float64)
 
     def value_and_gradient(vector: np.ndarray) -> tuple[float, np.ndarray]:
         value, grads = engine.value_and_gradients(model.net, model.loss, engine.put(unpack(vector)), data, run.state.seed)
-        gradient, _ = as_vector(fill(run.params, engine.get(grads)), model.dtype)
+        value, grads = optimizer.penalise(ops, unpack(vector), value, engine.get(grads), numbers)
+        gradient, _ = as_vector(fill(run.params, grads), model.dtype)
         return float(value) + 0.5 * decay * float(vector @ vector), gradient + decay * vector
 
     def iteration(intermediate_result: Any) -> None:
@@ -39,16 +42,10 @@ def lbfgs_epochs(run: Any, data: Batch, bar: Any, finish: Callable[..., None]) -
         if run.stopping:
             raise StopIteration
 
-    options = {
-        "maxiter": run.epochs,
-        "maxcor": optimizer.pairs,
-        "gtol": optimizer.tolerance,
-        "ftol": 64 * np.finfo(float).eps,
-        "maxfun": 100 * run.epochs,
-    }
+    options = optimizer.options(run.epochs)
     result = minimize(value_and_gradient, vector, jac=True, method="L-BFGS-B", callback=iteration, options=options)
     if run.epoch < run.epochs and not run.stopping:
-        run.stop(f"converged: {result.message}")
+        run.stop(f"{'converged' if result.success else 'given up'}: {result.message}")
 
 
 def as_vector(params: Any, dtype: Any) -> tuple[np.ndarray, Callable[[np.ndarray], Any]]:

@@ -40,7 +40,7 @@ class Job:
     optimizer: Optimizer
     epochs: int
     batch_size: int
-    order: str
+    order: Any  # "shuffled", "given", "drawn", or a function of the epoch (from 0) that returns row numbers
     engine: str
     callbacks: list[Any]
     metrics: dict[str, Any]
@@ -48,6 +48,7 @@ class Job:
     checkpoint: Path | None
     resume: bool
     progress: bool
+    memory: tuple[Any, int] | None = None  # the optimizer's slots and step count, to go on where another fit ended
 
     @property
     def steps(self) -> int:
@@ -117,10 +118,9 @@ def train(model: Any, job: Job) -> History:
 def start(model: Any, job: Job) -> Run:
     """Choose the engine, make the state, and take up a checkpoint where there is one."""
     history, saved = History(), None
-    slots = job.optimizer.slots(model.params)
-    fingerprint = fingerprint_of(model, job)
+    slots, step = job.memory or (job.optimizer.slots(model.params), 0)
     if job.checkpoint and job.resume and job.checkpoint.exists():
-        saved = load_checkpoint(job.checkpoint, fingerprint, model.params, slots)
+        saved = load_checkpoint(job.checkpoint, fingerprint_of(model, job), model.params, slots)
         history, slots, model.params = saved.history, saved.slots, saved.params
         if job.engine == "auto":
             job.engine = history.engine
@@ -131,7 +131,7 @@ def start(model: Any, job: Job) -> Run:
         name, reason = job.engine, "asked for"
     history.engine, history.engine_reason = name, reason if not saved else f"{reason}, resumed"
     engine = get_engine(name)
-    scalars = np.int32(saved.step if saved else 0), np.uint32(model.seed % 2**32)
+    scalars = np.int32(saved.step if saved else step), np.uint32(model.seed % 2**32)
     with engine.precision(model.dtype):
         state = engine.put(State(model.params, slots, job.optimizer.numbers(model.dtype), *scalars))
     run = Run(model, job, engine, state, history, saved.epoch if saved else 0, best=saved.best if saved else None)
@@ -194,8 +194,10 @@ def fill(a: np.ndarray, length: int) -> np.ndarray:
     return np.concatenate([a, np.zeros((length - len(a), *a.shape[1:]), a.dtype)])
 
 
-def epoch_order(order: str, n: int, seed: int, epoch: int) -> np.ndarray:
+def epoch_order(order: Any, n: int, seed: int, epoch: int) -> np.ndarray:
     """The rows in the order an epoch visits them: a function of seed and epoch alone."""
+    if callable(order):
+        return order(epoch)
     if order == "given":
         return np.arange(n)
     rng = np.random.default_rng([seed, epoch])

@@ -1,0 +1,208 @@
+"""What all estimators share: rows in, outputs out, nested settings, scikit-learn's callbacks, the HTML page."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import html
+import os
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils import estimator_html_repr
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from ..engines.numpy import NumpyOps
+from ..layers.base import Layer
+from ..optimizers import get_optimizer
+from ..settings import Settings
+from ..training.callbacks import Callback
+
+try:  # scikit-learn 1.9 and later
+    from sklearn.callback import CallbackSupportMixin, with_callbacks
+except ImportError:
+
+    class CallbackSupportMixin:  # type: ignore[no-redef]
+        """Stands in where scikit-learn has no callbacks yet."""
+
+    def with_callbacks(method: Any) -> Any:  # type: ignore[no-redef]
+        return method
+
+
+__all__ = ["NetworkEstimator", "SparseRows", "with_callbacks"]
+
+
+class SparseRows:
+    """A sparse matrix as the training loop sees rows: dense only while a batch is worked on."""
+
+    def __init__(self, matrix: Any) -> None:
+        self.matrix = matrix.tocsr()
+        self.shape, self.dtype, self.ndim = matrix.shape, matrix.dtype, 2
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: Any) -> Any:
+        return self.matrix[rows].toarray()
+
+    def take(self, rows: Any, axis: int = 0, out: Any = None, mode: str = "raise") -> np.ndarray:
+        """What ``numpy.take`` calls."""
+        return self[rows]
+
+    def rows(self, rows: Any) -> SparseRows:
+        """Some rows, still sparse."""
+        return SparseRows(self.matrix[rows])
+
+
+class NetworkEstimator(CallbackSupportMixin, BaseEstimator):
+    """Base of all estimators: a fitted one holds a Network in ``network_``."""
+
+    network_: Any
+    n_features_in_: int
+
+    # ---------------------------------------------------------------- settings inside settings
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Parameters by name; with `deep`, also those inside optimizers, losses and layers: ``optimizer__learning_rate``."""
+        params = super().get_params(deep=False)
+        if deep:
+            for name, value in list(params.items()):
+                if name == "optimizer" and isinstance(value, str):
+                    value = get_optimizer(value)
+                params.update({f"{name}__{key}": v for key, v in inside(value).items()})
+        return params
+
+    def set_params(self, **params: Any) -> Any:
+        """Set parameters, also nested ones: the settings inside are replaced, never changed in place."""
+        plain = {name: value for name, value in params.items() if "__" not in name}
+        super().set_params(**plain)
+        for name, value in params.items():
+            if "__" in name:
+                outer, _, path = name.partition("__")
+                if outer not in self.get_params(deep=False) or name not in self.get_params(deep=True):
+                    known = ", ".join(sorted(self.get_params(deep=True)))
+                    raise ValueError(f"{type(self).__name__} has no parameter {name!r}. It has: {known}.")
+                held = getattr(self, outer)
+                held = get_optimizer(held) if outer == "optimizer" else held
+                setattr(self, outer, with_setting(held, path.split("__"), value))
+        return self
+
+    # ---------------------------------------------------------------- rows in, outputs out
+    def _rows(self, X: Any) -> Any:
+        """X as validated when predicting, in the network's precision."""
+        X = validate_data(self, X, accept_sparse=["csr", "csc"], reset=False, dtype=(np.float64, np.float32))
+        return SparseRows(X) if hasattr(X, "toarray") else X
+
+    def _outputs(self, X: Any) -> np.ndarray:
+        check_is_fitted(self)
+        rows, network = self._rows(X), self.network_
+        if rows.dtype != network.dtype:
+            return network.outputs(Cast(rows, network.dtype), network.params)
+        return network.outputs(rows, network.params)
+
+    def _probabilities(self, X: Any) -> np.ndarray:
+        return self.network_.loss.probabilities(OPS, self._outputs(X))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write this estimator to one file that ``pellucid.load`` reads; no pickle is involved."""
+        from ..files import save
+
+        save(self, path)
+
+    # ---------------------------------------------------------------- looking at it
+    def _html_repr(self) -> str:
+        page = estimator_html_repr(self)
+        if not hasattr(self, "network_"):
+            return page
+        text = f"{self.network_.net!r}\n\n{self.network_.summary()}"
+        return f"{page}<details><summary>network</summary><pre>{html.escape(text)}</pre></details>"
+
+
+OPS = NumpyOps()
+
+
+class Cast:
+    """Rows in another precision, converted block by block as they are asked for."""
+
+    def __init__(self, rows: Any, dtype: Any) -> None:
+        self.rows, self.dtype = rows, dtype
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, rows: Any) -> np.ndarray:
+        return self.rows[rows].astype(self.dtype)
+
+
+def inside(value: Any, prefix: str = "") -> dict[str, Any]:
+    """The fields of settings by path, such as ``{"learning_rate": 0.001}`` or ``{"0__units": 8}`` of a chain."""
+    if not isinstance(value, Settings):
+        return {}
+    found: dict[str, Any] = {}
+    if isinstance(value, Layer) and value.children:
+        for i, child in enumerate(value.children):
+            key = f"{prefix}{child.name or i}"
+            found |= {key: child, **inside(child, f"{key}__")}
+        return found
+    for field in dataclasses.fields(value):  # type: ignore[arg-type]
+        if field.name != "name":
+            held = getattr(value, field.name)
+            found |= {f"{prefix}{field.name}": held, **inside(held, f"{prefix}{field.name}__")}
+    return found
+
+
+def with_setting(value: Any, path: list[str], new: Any) -> Any:
+    """`value` with the setting at `path` replaced."""
+    key, *rest = path
+    if isinstance(value, Layer) and value.children:
+        children = list(value.children)
+        i = next(i for i, child in enumerate(children) if key in (child.name, str(i)))
+        children[i] = with_setting(children[i], rest, new) if rest else new
+        if hasattr(value, "layers"):
+            return type(value)(*children, name=value.name)
+        names = [f.name for f in dataclasses.fields(value) if isinstance(getattr(value, f.name), Layer)]  # type: ignore[arg-type]
+        return value.replace(**{names[i]: children[i]})
+    return value.replace(**{key: with_setting(getattr(value, key), rest, new) if rest else new})
+
+
+class Told(Callback):
+    """Tells scikit-learn's callbacks (1.9 and later) about every epoch, and stops when one of them asks for it."""
+
+    TASK: ClassVar[str] = "epoch"
+
+    def __init__(self, estimator: Any, X: Any, y: Any, epochs: int) -> None:
+        self.estimator, self.data = estimator, {"estimator": estimator, "X": X, "y": y}
+        self.context = estimator._init_callback_context(max_subtasks=epochs)
+        self.context.call_on_fit_task_begin(**self.data)
+        self.task: Any = None
+
+    def now(self, run: Any) -> dict[str, Any]:
+        """What makes the estimator as if the fit had ended here."""
+        network = copy.copy(run.model)
+        network.params = run.params
+        return {"network_": network}
+
+    def begin(self, run: Any) -> None:
+        self.task = self.context.subcontext(task_name=self.TASK)
+        self.task.call_on_fit_task_begin(**self.data)
+
+    fit_begin = begin
+
+    def epoch_end(self, run: Any) -> None:
+        if self.task.call_on_fit_task_end(**self.data, reconstruction_attributes=self.now(run)):
+            run.stop("a scikit-learn callback asked for it")
+        self.task = None
+        if run.epoch < run.epochs and not run.stopping:
+            self.begin(run)
+
+    def fit_end(self, run: Any) -> None:
+        if self.task is not None:  # begun, then not run: L-BFGS converged
+            self.task.call_on_fit_task_end(estimator=self.estimator)
+        self.context.call_on_fit_task_end(**self.data, reconstruction_attributes=self.now(run))
+
+
+def told(estimator: Any, X: Any, y: Any, epochs: int) -> list[Callback]:
+    """The bridge to scikit-learn's callbacks, where any are set."""
+    if hasattr(estimator, "_skl_callbacks") or hasattr(estimator, "_parent_callback_ctx"):
+        return [Told(estimator, X, y, epochs)]
+    return []
