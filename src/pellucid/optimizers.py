@@ -84,7 +84,7 @@ class Optimizer(Settings):
             if self.weight_decay and not self.decoupled:
                 g = g + n.weight_decay * p
             value, *memory = self.rule(ops, p, g, s, n, rate, t)
-            return value.astype(p.dtype), tuple(memory)
+            return value.astype(p.dtype, copy=False), tuple(memory)
 
         return walk(params, grads, slots)
 

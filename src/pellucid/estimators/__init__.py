@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from .mlp import MLPClassifier, MLPRegressor
+from .network import NetworkClassifier, NetworkRegressor
 
-__all__ = ["MLPClassifier", "MLPRegressor"]
+__all__ = ["MLPClassifier", "MLPRegressor", "NetworkClassifier", "NetworkRegressor"]

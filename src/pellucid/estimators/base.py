@@ -89,19 +89,24 @@ class NetworkEstimator(CallbackSupportMixin, BaseEstimator):
 
     # ---------------------------------------------------------------- rows in, outputs out
     def _rows(self, X: Any) -> Any:
-        """X as validated when predicting, in the network's precision."""
+        """X, validated; a plain array of the right kind needs none of scikit-learn's questions."""
+        plain = type(X) is np.ndarray and X.dtype.char in "fd" and X.ndim == 2 and not hasattr(self, "feature_names_in_")
+        if plain and X.shape[1] == self.n_features_in_ and len(X) and np.isfinite(X.sum()):
+            return X
         X = validate_data(self, X, accept_sparse=["csr", "csc"], reset=False, dtype=(np.float64, np.float32))
         return SparseRows(X) if hasattr(X, "toarray") else X
 
     def _outputs(self, X: Any) -> np.ndarray:
-        check_is_fitted(self)
+        if not hasattr(self, "network_"):
+            check_is_fitted(self)  # raises, in scikit-learn's words
         rows, network = self._rows(X), self.network_
         if rows.dtype != network.dtype:
             return network.outputs(Cast(rows, network.dtype), network.params)
         return network.outputs(rows, network.params)
 
     def _probabilities(self, X: Any) -> np.ndarray:
-        return self.network_.loss.probabilities(OPS, self._outputs(X))
+        outputs = self._outputs(X)
+        return self.network_.loss.probabilities(OPS, outputs)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write this estimator to one file that ``pellucid.load`` reads; no pickle is involved."""
@@ -206,3 +211,10 @@ def told(estimator: Any, X: Any, y: Any, epochs: int) -> list[Callback]:
     if hasattr(estimator, "_skl_callbacks") or hasattr(estimator, "_parent_callback_ctx"):
         return [Told(estimator, X, y, epochs)]
     return []
+
+
+def keep(estimator: Any, given: dict[str, Any]) -> None:
+    """Store constructor parameters as they are, as scikit-learn asks of `__init__`."""
+    for name, value in given.items():
+        if name not in ("self", "__class__"):
+            setattr(estimator, name, value)

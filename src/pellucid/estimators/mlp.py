@@ -27,7 +27,7 @@ from ..training.data import row_weights
 from ..training.finite import NonFiniteError
 from ..training.loop import Job, train
 from ..training.step import Batch
-from .base import OPS, NetworkEstimator, SparseRows, told, with_callbacks
+from .base import OPS, NetworkEstimator, SparseRows, keep, told, with_callbacks
 from .path import Books, Held, MLPAdam, MLPLBFGS, MLPSGD, Order
 
 __all__ = ["MLPClassifier", "MLPRegressor"]
@@ -519,13 +519,6 @@ class MLPRegressor(RegressorMixin, BaseMLP):
     def predict(self, X: Any) -> np.ndarray:
         """The predicted value (or values) for every row."""
         return self._decide(self._outputs(X))
-
-
-def keep(estimator: Any, given: dict[str, Any]) -> None:
-    """Store constructor parameters as they are, as scikit-learn asks of `__init__`."""
-    for name, value in given.items():
-        if name not in ("self", "__class__"):
-            setattr(estimator, name, value)
 
 
 def pick(batch: Batch, rows: np.ndarray) -> Batch:

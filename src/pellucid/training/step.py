@@ -47,7 +47,7 @@ def gradients(ops: Any, net: Any, loss: Any, params: Any, batch: Batch, wrt_inpu
     values, delta = loss(ops, y, batch.target)
     weight = weights(ops, values, batch)
     w = weight / weight.sum()
-    dx, grads = ops.backward(net, params, cache, (delta * w[..., None]).astype(y.dtype), "net", wrt_input)
+    dx, grads = ops.backward(net, params, cache, (delta * w[..., None]).astype(y.dtype, copy=False), "net", wrt_input)
     return Gradients((values * w).sum(), grads, dx, y, weight)
 
 
