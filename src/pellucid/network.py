@@ -252,7 +252,7 @@ class Network:
         mine = self.parameters
         for name, value in values.items():
             if name not in mine:
-                raise KeyError(f"no parameter {name!r}.{did_you_mean(name, mine)} There are: {', '.join(mine)}.")
+                raise ValueError(f"no parameter {name!r}.{did_you_mean(name, mine)} There are: {', '.join(mine)}.")
             if np.shape(value) != mine[name].shape:
                 raise ValueError(f"parameter {name!r} must have shape {mine[name].shape}, got {np.shape(value)}.")
             mine[name] = np.array(value, self.dtype)

@@ -28,8 +28,9 @@ R = TypeVar("R")
 
 def did_you_mean(word: object, choices: typing.Iterable[str]) -> str:
     """`" Did you mean 'epochs'?"`, or `""` when nothing is close."""
-    close = difflib.get_close_matches(str(word), list(choices), n=1)
-    return f" Did you mean {close[0]!r}?" if close else ""
+    lower = {choice.lower(): choice for choice in choices}
+    close = difflib.get_close_matches(str(word).lower(), lower, n=1)
+    return f" Did you mean {lower[close[0]]!r}?" if close else ""
 
 
 def refuse_unknown(owner: str, given: typing.Iterable[str], allowed: typing.Iterable[str]) -> None:

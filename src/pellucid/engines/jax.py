@@ -11,7 +11,7 @@ import numpy as np
 from jax import lax
 
 from ..layers.base import Layer
-from ..training.step import Batch, evaluation_step, gradients, training_step
+from ..training.step import Batch, all_finite, evaluation_step, gradients, training_step
 from .ops import Ops
 
 __all__ = ["JaxOps"]
@@ -50,7 +50,7 @@ def precision(dtype: Any) -> Any:
 
 def put(tree: Any) -> Any:
     """Copy data to the device."""
-    return jax.tree.map(jnp.asarray, tree)
+    return jax.device_put(tree)
 
 
 def get(tree: Any) -> Any:
@@ -58,8 +58,9 @@ def get(tree: Any) -> Any:
     return jax.tree.map(np.array, tree)
 
 
+@jax.jit
 def copy(tree: Any) -> Any:
-    """A copy on the device, for what is about to be donated."""
+    """A copy on the device, to be donated."""
     return jax.tree.map(jnp.copy, tree)
 
 
@@ -72,8 +73,8 @@ def batch_of(data: Batch, plan: Any, i: Any) -> Batch:
 
 
 @functools.partial(jax.jit, static_argnames=("net", "loss", "optimizer"), donate_argnames=("state",))
-def train(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: Any) -> tuple[Any, Any]:
-    """Run the plan's training steps; returns the new state and one row of sums per step.
+def train(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: Any) -> tuple[Any, Any, Any]:
+    """Run the plan's training steps; returns the new state, one row of sums per step, and whether all is finite.
 
     The number of steps is data, not shape: a short last chunk runs in the program of the full ones.
     """
@@ -84,7 +85,8 @@ def train(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: An
         return state, lax.dynamic_update_index_in_dim(sums, jnp.stack(row), i, 0)
 
     sums = jnp.zeros((plan.rows.shape[0], 2 + len(loss.scores)), dtype=data.weight.dtype)
-    return lax.fori_loop(0, plan.count, step, (state, sums))
+    state, sums = lax.fori_loop(0, plan.count, step, (state, sums))
+    return state, sums, all_finite(jnp, sums, state.params)
 
 
 @functools.partial(jax.jit, static_argnames=("net", "loss"))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..training.step import Batch, evaluation_step, gradients, training_step
+from ..training.step import Batch, all_finite, evaluation_step, gradients, training_step
 from .ops import Ops
 
 __all__ = ["NumpyOps"]
@@ -42,15 +42,16 @@ def put(tree: Any) -> Any:
 get = copy = put  # values are never changed in place, so holding on to them is enough
 
 
-def train(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: Any) -> tuple[Any, np.ndarray]:
-    """Run the plan's training steps; returns the new state and one row of sums per step."""
-    sums = []
+def train(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: Any) -> tuple[Any, np.ndarray, bool]:
+    """Run the plan's training steps; returns the new state, one row of sums per step, and whether all is finite."""
+    rows_of_sums = []
     with np.errstate(all="ignore"):  # values that are not finite are found and explained by the loop
         for rows, size, rate in zip(plan.rows[: plan.count], plan.sizes, plan.rates, strict=False):
             batch = gather(data, rows[:size])
             state, row = training_step(NumpyOps, net, loss, optimizer, state, batch, rate)
-            sums.append(row)
-    return state, np.array(sums)
+            rows_of_sums.append(row)
+        sums = np.array(rows_of_sums)
+        return state, sums, all_finite(np, sums, state.params)
 
 
 def evaluate(net: Any, loss: Any, params: Any, data: Batch, plan: Any) -> np.ndarray:

@@ -109,9 +109,8 @@ def counter_hash(xp: Any, words: list[Any]) -> Any:
 
 def locate(error: Exception, layer: Any, key: str | int) -> None:
     """Say once, as a note on the error, in which layer it arose; the path grows on the way up."""
-    label = layer.name or str(key)
-    path, text = getattr(error, "layer", ("", repr(layer)))
-    path = f"{label}.{path}" if path else label
-    error.layer = (path, text)  # type: ignore[attr-defined]
-    error.__notes__ = [n for n in getattr(error, "__notes__", []) if not n.startswith("in net")]
-    error.add_note(f"in {path}: {text}")
+    path, text = getattr(error, "where", ("", repr(layer)))
+    notes = [note for note in getattr(error, "__notes__", []) if note != f"in {path}: {text}"]
+    path = ".".join(filter(None, (layer.name or str(key), path)))
+    error.where = path, text  # type: ignore[attr-defined]
+    error.__notes__ = [*notes, f"in {path}: {text}"]

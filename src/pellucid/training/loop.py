@@ -19,7 +19,6 @@ from ..engines import get_engine
 from ..engines.choose import choose_engine, predict_work
 from ..optimizers import LBFGS, Optimizer
 from ..schedules import rates_of
-from ..tree import leaves
 from .callbacks import Callback, EarlyStopping, History
 from .checkpoint import Saved, data_digest, load_checkpoint, save_checkpoint
 from .finite import explain_nonfinite
@@ -136,7 +135,7 @@ def start(model: Any, job: Job) -> Run:
         state = engine.put(State(model.params, slots, job.optimizer.numbers(model.dtype), *scalars))
     run = Run(model, job, engine, state, history, saved.epoch if saved else 0, best=saved.best if saved else None)
     if run.epoch and job.early_stopping and job.early_stopping.best(history)[1] >= job.early_stopping.patience:
-        run.epoch = job.epochs  # the checkpoint was written by a fit that had ended
+        run.stop("no improvement: the checkpoint is of a fit that had ended")
     return run
 
 
@@ -148,14 +147,14 @@ def gradient_epochs(run: Run, data: Batch, bar: Any, finish: Callable[..., None]
     while run.epoch < job.epochs and not run.stopping:
         began, totals, batch = time.perf_counter(), 0.0, 0
         for plan in plans(run, length):
-            before = engine.copy(run.state)
-            state, sums = engine.train(net, loss, kind, run.state, data, engine.put(plan))
+            state, sums, finite = engine.train(net, loss, kind, engine.copy(run.state), data, engine.put(plan))
             sums = np.asarray(sums, dtype=np.float64)[: plan.count]
-            run.state = state
-            if not (np.isfinite(sums).all() and all_finite(state.params)):
-                before, error = explain_nonfinite(net, loss, kind, engine.get(before), job.data, plan, run.epoch + 1, batch, job.origin)
-                run.state = before
+            if not finite:
+                before = engine.get(run.state), job.data, plan, run.epoch + 1, batch, job.origin
+                state, error = explain_nonfinite(net, loss, kind, *before)
+                run.state = engine.put(state)
                 raise error
+            run.state = state
             totals, batch = totals + sums.sum(0), batch + len(sums)
             bar.advance(int(plan.sizes[: plan.count].sum()), run.epoch + 1, describe(run, totals))
             if watch:
@@ -165,7 +164,7 @@ def gradient_epochs(run: Run, data: Batch, bar: Any, finish: Callable[..., None]
             if run.stopping:
                 break
         run.epoch += 1
-        finish(means(loss, totals), time.perf_counter() - began)
+        finish(means(loss, totals), time.perf_counter() - began, complete=batch == job.steps)
 
 
 def plans(run: Run, length: int) -> Iterator[Plan]:
@@ -204,7 +203,7 @@ def epoch_order(order: Any, n: int, seed: int, epoch: int) -> np.ndarray:
     return rng.permutation(n) if order == "shuffled" else rng.integers(0, n, n)
 
 
-def finish_epoch(run: Run, validation: Any, trained: dict[str, float], seconds: float) -> None:
+def finish_epoch(run: Run, validation: Any, trained: dict[str, float], seconds: float, complete: bool = True) -> None:
     """Write the epoch into the history; validate, remember the best weights, call back, save."""
     job, model = run.job, run.model
     row: dict[str, float] = {"epoch": run.epoch, **trained}
@@ -224,7 +223,7 @@ def finish_epoch(run: Run, validation: Any, trained: dict[str, float], seconds: 
     call(run, "epoch_end")
     if run.interrupted:
         run.stop("interrupted by Ctrl-C")
-    if job.checkpoint:
+    if job.checkpoint and complete:  # a part of an epoch could not be gone on from exactly
         state = run.engine.get(run.state)
         saved = Saved(state.params, state.slots, run.best, run.epoch, int(state.step), run.history)
         save_checkpoint(job.checkpoint, saved, fingerprint_of(model, job))
@@ -249,11 +248,6 @@ def describe(run: Run, totals: Any) -> str:
     now = means(run.model.loss, totals)
     last = run.history.rows[-1] if run.history.rows else {}
     return "  ".join(f"{k} {v:.4f}" for k, v in {**now, **{k: v for k, v in last.items() if k.startswith("val_")}}.items())
-
-
-def all_finite(params: Any) -> bool:
-    with np.errstate(all="ignore"):
-        return all(bool(np.isfinite(leaf.sum())) for _, leaf in leaves(params) if leaf.dtype.kind == "f")
 
 
 def watches_batches(callbacks: list[Any]) -> bool:

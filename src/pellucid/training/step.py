@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-__all__ = ["Batch", "Gradients", "State", "evaluation_step", "gradients", "training_step"]
+from ..tree import leaves
+
+__all__ = ["Batch", "Gradients", "State", "all_finite", "evaluation_step", "gradients", "training_step"]
 
 
 class Batch(NamedTuple):
@@ -84,6 +86,11 @@ def sums(ops: Any, loss: Any, mean: Any, w: Any, y: Any, target: Any) -> tuple[A
     """A step's total weight, and the weighted sums of the loss and of every score."""
     total = w.sum()
     return (total, mean * total, *((score(ops, y, target) * w).sum() for score in loss.scores.values()))
+
+
+def all_finite(xp: Any, *trees: Any) -> Any:
+    """Whether every number is finite: one that is not makes the sum not finite."""
+    return xp.isfinite(sum(leaf.sum() for _, leaf in leaves(trees)))
 
 
 def write_back(params: Any, kept: dict[tuple[Any, ...], Any]) -> Any:

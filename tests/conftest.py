@@ -1,0 +1,23 @@
+import os
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import numpy as np
+import pytest
+from hypothesis import settings
+
+settings.register_profile("suite", deadline=None, max_examples=25, derandomize=True)
+settings.load_profile("suite")
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+@pytest.fixture(scope="session")
+def digits():
+    from sklearn.datasets import load_digits
+
+    X, y = load_digits(return_X_y=True)
+    return (X / 16).astype(np.float32), y

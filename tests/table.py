@@ -1,0 +1,106 @@
+"""One table of everything exported: the suite fails if an exported layer, loss or optimizer is missing here."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import pellucid as pc
+
+MASK = np.array([[1, 0, 1, 0], [0, 1, 1, 0], [1, 1, 0, 1]])
+
+
+def cube(xp, z):
+    return z**3
+
+
+def cube_slope(xp, z):
+    return 3 * z**2
+
+
+def psi(xp, e):
+    return xp.sqrt(1 + e * e) - 1
+
+
+def psi_slope(xp, e):
+    return e / xp.sqrt(1 + e * e)
+
+
+# every exported layer: (layer, input shape) pairs that together show its options
+LAYERS: dict[str, list[tuple[pc.Layer, tuple[int, ...]]]] = {
+    "Linear": [
+        (pc.Linear(4), (3,)),
+        (pc.Linear(4, bias=False), (3,)),
+        (pc.Linear(4, mask=MASK), (3,)),
+        (pc.Linear(2), (5, 3)),
+        (pc.Linear(2, init=pc.Orthogonal()), (2, 2, 3)),
+    ],
+    "Sigmoid": [(pc.Sigmoid(), (5,))],
+    "Tanh": [(pc.Tanh(), (5,))],
+    "ReLU": [(pc.ReLU(), (5,))],
+    "LeakyReLU": [(pc.LeakyReLU(), (5,)), (pc.LeakyReLU(0.3), (2, 3))],
+    "ELU": [(pc.ELU(), (5,)), (pc.ELU(0.5), (5,))],
+    "GELU": [(pc.GELU(), (5,))],
+    "SiLU": [(pc.SiLU(), (5,))],
+    "Softplus": [(pc.Softplus(), (5,))],
+    "Identity": [(pc.Identity(), (5,))],
+    "Elementwise": [(pc.Elementwise(cube, cube_slope), (5,))],
+    "Softmax": [(pc.Softmax(), (5,)), (pc.Softmax(), (3, 4))],
+    "LogSoftmax": [(pc.LogSoftmax(), (5,)), (pc.LogSoftmax(), (3, 4))],
+    "Flatten": [(pc.Flatten(), (3, 4)), (pc.Flatten(), (5,))],
+    "Reshape": [(pc.Reshape((3, 4)), (12,)), (pc.Reshape((2, -1)), (3, 4))],
+    "Dropout": [(pc.Dropout(0.4), (9,)), (pc.Dropout(0.0), (9,))],
+    "Chain": [(pc.Linear(4) >> pc.Tanh() >> pc.Linear(2), (3,)), (pc.Chain(pc.Tanh()), (3,))],
+    "Concat": [(pc.Linear(4) | (pc.Linear(3) >> pc.Tanh()) | pc.Identity(), (3,))],
+    "Sum": [(pc.Linear(4) + (pc.Linear(4) >> pc.ReLU()), (3,)), (pc.Identity() + pc.Linear(3) + pc.Tanh(), (3,))],
+    "Product": [
+        ((pc.Linear(4) >> pc.Sigmoid()) * pc.Linear(4), (3,)),
+        ((pc.Linear(4) >> pc.Softmax()) * pc.Linear(4), (3,)),
+        (pc.Identity() * pc.Identity() * pc.Linear(3), (3,)),
+    ],
+}
+
+# exported layers whose derivative is no derivative of their output: tested on their own
+THRESHOLDS = {"Sign", "Step"}
+# names that are bases or errors, not layers to run
+BASES = {"Layer", "Activation", "ShapeError"}
+
+UNIT = np.random.default_rng(5).uniform(0.05, 0.95, (6, 4))
+DISTRIBUTION = UNIT / UNIT.sum(-1, keepdims=True)
+REAL = np.random.default_rng(6).normal(size=(6, 4))
+TARGET = np.random.default_rng(7).dirichlet(np.ones(4), 6)
+LABELS = np.array([0, 3, 1, 2, 2, 0])
+ON_OFF = np.array([[0, 1, 1, 0], [1, 1, 1, 1], [0, 0, 0, 0], [1, 0, 0.3, 0.7], [0, 0, 1, 0], [1, 0, 0, 1.0]])
+
+# every exported loss: (loss, outputs, targets)
+LOSSES: dict[str, list[tuple[pc.Loss, np.ndarray, np.ndarray]]] = {
+    "SquaredError": [(pc.SquaredError(), REAL, TARGET)],
+    "AbsoluteError": [(pc.AbsoluteError(), REAL, TARGET)],
+    "Huber": [(pc.Huber(), 3 * REAL, TARGET), (pc.Huber(0.2), REAL, TARGET)],
+    "LogCosh": [(pc.LogCosh(), REAL, TARGET)],
+    "ResidualLoss": [(pc.ResidualLoss(psi, psi_slope), REAL, TARGET)],
+    "CrossEntropy": [(pc.CrossEntropy(), DISTRIBUTION, TARGET), (pc.CrossEntropy(), DISTRIBUTION, LABELS)],
+    "SoftmaxCrossEntropy": [(pc.SoftmaxCrossEntropy(), REAL, TARGET), (pc.SoftmaxCrossEntropy(), REAL, LABELS)],
+    "Brier": [(pc.Brier(), DISTRIBUTION, TARGET), (pc.Brier(), DISTRIBUTION, LABELS)],
+    "BinaryCrossEntropy": [(pc.BinaryCrossEntropy(), UNIT, ON_OFF)],
+    "SigmoidCrossEntropy": [(pc.SigmoidCrossEntropy(), REAL, ON_OFF)],
+}
+
+# every exported optimizer, with and without its options
+OPTIMIZERS: dict[str, list[pc.Optimizer]] = {
+    "SGD": [
+        pc.SGD(0.05),
+        pc.SGD(0.05, momentum=0.9),
+        pc.SGD(0.05, momentum=0.9, nesterov=True, weight_decay=0.1),
+        pc.SGD(pc.InverseTime(0.1, 0.5), clip_norm=0.1),
+    ],
+    "GradientDescent": [pc.GradientDescent(0.05)],
+    "RMSProp": [pc.RMSProp(0.01), pc.RMSProp(0.01, decay=0.9, weight_decay=0.01)],
+    "Adam": [pc.Adam(0.01), pc.Adam(0.01, beta1=0.8, beta2=0.99, weight_decay=0.1, clip_norm=0.5)],
+    "AdamW": [pc.AdamW(0.01, weight_decay=0.1)],
+    "LBFGS": [pc.LBFGS(), pc.LBFGS(weight_decay=0.01, pairs=5)],
+}
+
+
+def exported(base: type) -> set[str]:
+    """The names in pellucid's public face that are classes derived from `base`."""
+    return {n for n in pc.__all__ if isinstance(getattr(pc, n), type) and issubclass(getattr(pc, n), base) and getattr(pc, n) is not base}
