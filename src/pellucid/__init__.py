@@ -6,6 +6,8 @@ NumPy, where every number can be looked at, and compiled as one program under JA
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from .initializers import Constant, Glorot, He, Initializer, LeCun, Orthogonal, Zeros
 from .layers import *  # noqa: F403
 from .layers import __all__ as _layers
@@ -35,7 +37,20 @@ from .settings import Fixed
 from .training.callbacks import Callback, EarlyStopping, History
 from .training.finite import NonFiniteError
 
+if TYPE_CHECKING:
+    from .estimators import MLPClassifier, MLPRegressor, NetworkClassifier, NetworkRegressor
+    from .files import load
+
 __version__ = "0.1.0"
+
+#: names that are imported when they are first used, because they need scikit-learn or safetensors
+LATER = {
+    "MLPClassifier": "estimators",
+    "MLPRegressor": "estimators",
+    "NetworkClassifier": "estimators",
+    "NetworkRegressor": "estimators",
+    "load": "files",
+}
 
 __all__ = [
     *_layers,
@@ -64,7 +79,11 @@ __all__ = [
     "LeCun",
     "LogCosh",
     "Loss",
+    "MLPClassifier",
+    "MLPRegressor",
     "Network",
+    "NetworkClassifier",
+    "NetworkRegressor",
     "NonFiniteError",
     "OneCycle",
     "Optimizer",
@@ -85,4 +104,13 @@ __all__ = [
     "cross_entropy_bits",
     "entropy_bits",
     "information_bits",
+    "load",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in LATER:
+        raise AttributeError(f"module 'pellucid' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f".{LATER[name]}", __name__), name)

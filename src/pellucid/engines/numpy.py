@@ -70,11 +70,10 @@ def gather(data: Batch, rows: np.ndarray) -> Batch:
     return Batch(*(a if a is None else np.take(a, rows, axis=0) for a in data))
 
 
-def forward(net: Any, params: Any, x: np.ndarray, lengths: Any = None) -> np.ndarray:
+def forward(net: Any, params: Any, x: np.ndarray) -> np.ndarray:
     """The network's output."""
-    weight = None if lengths is None else np.ones(len(x), x.dtype)
     with np.errstate(all="ignore"):
-        return NumpyOps(weight=weight, lengths=lengths).forward(net, params, x, "net")[0]
+        return NumpyOps().forward(net, params, x, "net")[0]
 
 
 def value_and_gradients(net: Any, loss: Any, params: Any, batch: Batch, seed: Any) -> tuple[Any, Any]:

@@ -10,11 +10,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import BaseEstimator
-from sklearn.utils import estimator_html_repr
+from sklearn.utils import estimator_html_repr, get_tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ..engines.numpy import NumpyOps
 from ..layers.base import Layer
+from ..optimizers import NAMED as OPTIMIZERS
 from ..optimizers import get_optimizer
 from ..settings import Settings
 from ..training.callbacks import Callback
@@ -26,7 +27,7 @@ except ImportError:
     class CallbackSupportMixin:  # type: ignore[no-redef]
         """Stands in where scikit-learn has no callbacks yet."""
 
-    def with_callbacks(method: Any) -> Any:  # type: ignore[no-redef]
+    def with_callbacks(method: Any) -> Any:
         return method
 
 
@@ -67,7 +68,7 @@ class NetworkEstimator(CallbackSupportMixin, BaseEstimator):
         params = super().get_params(deep=False)
         if deep:
             for name, value in list(params.items()):
-                if name == "optimizer" and isinstance(value, str):
+                if name == "optimizer" and isinstance(value, str) and value in OPTIMIZERS:
                     value = get_optimizer(value)
                 params.update({f"{name}__{key}": v for key, v in inside(value).items()})
         return params
@@ -93,7 +94,8 @@ class NetworkEstimator(CallbackSupportMixin, BaseEstimator):
         plain = type(X) is np.ndarray and X.dtype.char in "fd" and X.ndim == 2 and not hasattr(self, "feature_names_in_")
         if plain and X.shape[1] == self.n_features_in_ and len(X) and np.isfinite(X.sum()):
             return X
-        X = validate_data(self, X, accept_sparse=["csr", "csc"], reset=False, dtype=(np.float64, np.float32))
+        sparse = ["csr", "csc"] if get_tags(self).input_tags.sparse else False
+        X = validate_data(self, X, accept_sparse=sparse, reset=False, dtype=(np.float64, np.float32))
         return SparseRows(X) if hasattr(X, "toarray") else X
 
     def _outputs(self, X: Any) -> np.ndarray:
@@ -101,8 +103,8 @@ class NetworkEstimator(CallbackSupportMixin, BaseEstimator):
             check_is_fitted(self)  # raises, in scikit-learn's words
         rows, network = self._rows(X), self.network_
         if rows.dtype != network.dtype:
-            return network.outputs(Cast(rows, network.dtype), network.params)
-        return network.outputs(rows, network.params)
+            rows = Cast(rows, network.dtype)
+        return network.outputs(rows, network.params, size=BLOCK)
 
     def _probabilities(self, X: Any) -> np.ndarray:
         outputs = self._outputs(X)
@@ -124,6 +126,7 @@ class NetworkEstimator(CallbackSupportMixin, BaseEstimator):
 
 
 OPS = NumpyOps()
+BLOCK = 1024  # rows predicted at a time: they stay in the processor's cache
 
 
 class Cast:
@@ -165,7 +168,7 @@ def with_setting(value: Any, path: list[str], new: Any) -> Any:
         children[i] = with_setting(children[i], rest, new) if rest else new
         if hasattr(value, "layers"):
             return type(value)(*children, name=value.name)
-        names = [f.name for f in dataclasses.fields(value) if isinstance(getattr(value, f.name), Layer)]  # type: ignore[arg-type]
+        names = [f.name for f in dataclasses.fields(value) if isinstance(getattr(value, f.name), Layer)]
         return value.replace(**{names[i]: children[i]})
     return value.replace(**{key: with_setting(getattr(value, key), rest, new) if rest else new})
 

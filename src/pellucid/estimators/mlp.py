@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from itertools import pairwise
 from numbers import Integral, Real
 from typing import Any
 
@@ -28,7 +29,7 @@ from ..training.finite import NonFiniteError
 from ..training.loop import Job, train
 from ..training.step import Batch
 from .base import OPS, NetworkEstimator, SparseRows, keep, told, with_callbacks
-from .path import Books, Held, MLPAdam, MLPLBFGS, MLPSGD, Order
+from .path import MLPLBFGS, MLPSGD, Books, Held, MLPAdam, Order
 
 __all__ = ["MLPClassifier", "MLPRegressor"]
 
@@ -185,11 +186,12 @@ class BaseMLP(NetworkEstimator):
             raise ValueError(f"hidden_layer_sizes must be > 0, got {sizes}.")
         names = list(self.activation) if isinstance(self.activation, list | tuple) else [self.activation] * len(sizes)
         if len(names) != len(sizes) or any(a not in ACTIVATIONS for a in names if not isinstance(a, Layer)):
-            raise ValueError(f"activation must be one of {sorted(ACTIVATIONS)} or a Layer, one for each of {sizes}, got {self.activation!r}.")
+            choices = ", ".join(map(repr, sorted(ACTIVATIONS)))
+            raise ValueError(f"activation must be one of {choices} or a Layer, or one for each of {sizes}, got {self.activation!r}.")
         loss, self.n_outputs_, self.out_activation_ = self._output(target)
         layers, params = [], []
         units = [X.shape[1], *sizes, self.n_outputs_]
-        for i, (fan_in, fan_out) in enumerate(zip(units, units[1:], strict=False)):
+        for i, (fan_in, fan_out) in enumerate(pairwise(units)):
             name = names[min(i, len(names) - 1)] if names else self.activation
             bound = np.sqrt((2.0 if name == "logistic" else 6.0) / (fan_in + fan_out))
             W = random_state.uniform(-bound, bound, (fan_in, fan_out)).astype(X.dtype, copy=False)
@@ -300,7 +302,9 @@ class BaseMLP(NetworkEstimator):
 class MLPClassifier(ClassifierMixin, BaseMLP):
     """Multi-layer perceptron classifier: scikit-learn's, by another engine."""
 
-    __doc__ = f"{__doc__}\n{PARAMETERS}" + """    class_weight : "balanced" or dict, optional
+    __doc__ = (
+        f"{__doc__}\n{PARAMETERS}"
+        + """    class_weight : "balanced" or dict, optional
         Weights by class label, multiplied with `sample_weight`.
 
     Examples
@@ -310,9 +314,11 @@ class MLPClassifier(ClassifierMixin, BaseMLP):
     >>> MLPClassifier(solver="lbfgs", random_state=0).fit(X, y).score(X, y) > 0.95
     True
     """
+    )
 
     _parameter_constraints: dict = {**BaseMLP._parameter_constraints, "class_weight": [StrOptions({"balanced"}), dict, None]}
     _measure = staticmethod(accuracy_score)
+    classes_: Any
 
     def __init__(
         self,
@@ -440,7 +446,9 @@ class MLPClassifier(ClassifierMixin, BaseMLP):
 class MLPRegressor(RegressorMixin, BaseMLP):
     """Multi-layer perceptron regressor: scikit-learn's, by another engine."""
 
-    __doc__ = f"{__doc__}\n{PARAMETERS}" + """
+    __doc__ = (
+        f"{__doc__}\n{PARAMETERS}"
+        + """
     Examples
     --------
     >>> from sklearn.datasets import make_regression
@@ -448,6 +456,7 @@ class MLPRegressor(RegressorMixin, BaseMLP):
     >>> MLPRegressor(solver="lbfgs", random_state=1, max_iter=500).fit(X, y).score(X, y) > 0.9
     True
     """
+    )
 
     _parameter_constraints: dict = {**BaseMLP._parameter_constraints, "loss": [StrOptions({"squared_error", "poisson"})]}
     _measure = staticmethod(r2_score)

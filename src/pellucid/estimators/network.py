@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,13 +13,11 @@ from sklearn.utils.validation import check_consistent_length, validate_data
 
 from ..layers import Chain, Flatten, Layer, Linear, ReLU, Sigmoid, Softmax
 from ..losses import BinaryCrossEntropy, Brier, CrossEntropy, Loss, SigmoidCrossEntropy, SoftmaxCrossEntropy, SquaredError, get_loss
-from ..network import Network, as_stopping
+from ..network import Network
 from ..optimizers import get_optimizer
 from ..training.callbacks import as_callbacks
-from ..training.data import check_finite, row_weights
-from ..training.loop import Job, train
-from ..training.step import Batch
-from .base import OPS, NetworkEstimator, SparseRows, keep, told, with_callbacks
+from ..training.data import check_finite
+from .base import OPS, NetworkEstimator, keep, told, with_callbacks
 
 __all__ = ["NetworkClassifier", "NetworkRegressor"]
 
@@ -66,7 +63,7 @@ class BaseNetworkEstimator(NetworkEstimator):
 
         Parameters
         ----------
-        X : array, frame, sparse matrix, or list of arrays
+        X : array, frame, or list of arrays
             A table (n_samples, n_features), images (n_samples, channels, height, width), sequences (n_samples, positions,
             features), or a list of arrays (positions, features) of different length.
         y : array of shape (n_samples,) or (n_samples, n_outputs)
@@ -77,70 +74,63 @@ class BaseNetworkEstimator(NetworkEstimator):
         if (X_val is None) != (y_val is None):
             raise ValueError("X_val and y_val belong together: give both or neither.")
         go_on = self.warm_start and hasattr(self, "network_")
-        x, lengths = self._inputs(X, reset=not go_on)
+        x = self._inputs(X, reset=not go_on)
         y = self._validated(y, go_on)
         check_consistent_length(x, y)
-        dtype = x.dtype if self.dtype == "auto" else np.dtype(self.dtype)
         if not go_on:
-            self.network_ = self._network(y, x.shape[1:], lengths is not None, dtype)
-        network = self.network_
-        data = self._batch(x, lengths, y, sample_weight)
-        held = None if X_val is None else self._batch(*self._inputs(X_val, reset=False), np.asarray(y_val), None)
-        stopping = as_stopping(self.early_stopping)
-        fraction = self.validation or (0.1 if stopping else None)
-        data, origin, part = network.divide(data, self._by_number(), fraction if held is None else None)
-        size = min(200 if self.batch_size == "auto" else self.batch_size, len(data.x))
-        job = Job(
-            data, origin, part if held is None else held, get_optimizer(self.optimizer), self.epochs, size, "shuffled",
-            "numpy" if isinstance(data.x, SparseRows) else self.engine,
-            as_callbacks(self.callbacks) + told(self, X, y, self.epochs), {}, stopping, None, False, self.progress,
-        )  # fmt: skip
-        self.history_ = train(network, job)
+            self.network_ = self._network(x, y)
+        validation: Any
+        if X_val is not None:
+            validation = self._inputs(X_val, reset=False), self._numbers(self._validated(y_val, True))
+        else:
+            validation = self.validation or (0.1 if self.early_stopping else None)
+        self.history_ = self.network_.fit(
+            x,
+            self._numbers(y),
+            epochs=self.epochs,
+            batch_size=min(200, len(x)) if self.batch_size == "auto" else self.batch_size,
+            optimizer=get_optimizer(self.optimizer),
+            engine=self.engine,
+            validation=validation,
+            sample_weight=sample_weight,
+            class_weight=self._by_number(),
+            early_stopping=self.early_stopping,
+            callbacks=as_callbacks(self.callbacks) + told(self, X, y, self.epochs),
+            progress=self.progress,
+        )
         self.n_iter_, self.loss_curve_ = len(self.history_), self.history_["loss"]
         return self
 
     # ---------------------------------------------------------------- rows
-    def _inputs(self, X: Any, reset: bool) -> tuple[Any, np.ndarray | None]:
-        """X checked, and the length of every sequence where they differ."""
-        if is_sequences(X):
-            x, lengths = padded(X)
-            if reset:
-                self.n_features_in_ = x.shape[-1]
-        else:
-            lengths = None
-            x = validate_data(
-                self, X, accept_sparse=["csr", "csc"], allow_nd=True, dtype=(np.float64, np.float32), reset=reset
-            )  # fmt: skip
-            x = SparseRows(x) if hasattr(x, "toarray") else x
-        if not reset and x.shape[1 + (lengths is not None) :] != self.network_.input_shape[lengths is not None :]:
-            raise ValueError(f"X: the network was built for rows of shape {self.network_.input_shape}, got {x.shape[1:]}.")
-        return x, lengths
-
-    def _batch(self, x: Any, lengths: Any, y: Any, sample_weight: Any) -> Batch:
-        dtype, n = self.network_.dtype, len(x)
-        weight = np.ones(n, dtype) if sample_weight is None else row_weights(sample_weight, n, dtype)
-        target = self.network_.loss.prepare(self._numbers(y), self.network_.output_shape, dtype)
-        return Batch(x if isinstance(x, SparseRows) else np.asarray(x, dtype), target, weight, lengths)
+    def _inputs(self, X: Any, reset: bool) -> Any:
+        """X, checked as scikit-learn does; a list of sequences is left to the network."""
+        if not is_sequences(X):
+            return validate_data(self, X, allow_nd=True, dtype=(np.float64, np.float32), reset=reset)
+        if reset:
+            self.n_features_in_ = X[0].shape[1]
+        return X
 
     def _outputs(self, X: Any) -> np.ndarray:
-        if not hasattr(self, "network_") or not (is_sequences(X) or np.ndim(X) > 2):
-            return super()._outputs(X)
-        x, lengths = self._inputs(X, reset=False)
-        return self.network_.outputs(x.astype(self.network_.dtype, copy=False), self.network_.params, lengths=lengths)
+        if hasattr(self, "network_") and (is_sequences(X) or (isinstance(X, np.ndarray) and X.ndim > 2)):
+            return self.network_(X)
+        return super()._outputs(X)
 
     # ---------------------------------------------------------------- the network that y asks for
-    def _network(self, y: Any, shape: tuple[int, ...], ragged: bool, dtype: Any) -> Network:
+    def _network(self, x: Any, y: Any) -> Network:
         if self.net is not None and not isinstance(self.net, Layer):
             raise TypeError(f"net must be a layer or an expression of layers, got {self.net!r}.")
         net = self.net if self.net is not None else Linear(100) >> ReLU()
         seed = self.random_state
         seed = int(seed) if isinstance(seed, int | np.integer) else check_random_state(seed).randint(2**31 - 1)
+        dtype: Any = np.result_type(*x) if isinstance(x, list) else x.dtype
+        dtype = ("float32" if dtype == np.float32 else "float64") if self.dtype == "auto" else self.dtype
+        shape: Any = (None, x[0].shape[1]) if isinstance(x, list) else x.shape[1:]
         loss, units = self._wanted(y)
         if isinstance(self.head, Layer):
             net = net >> self.head
         elif self.head == "auto":
-            _, out = net.build(np.random.default_rng(seed), tuple(shape))
-            if ragged and len(out) > 1:
+            _, out = net.build(np.random.default_rng(seed), shape)
+            if None in out:
                 raise ValueError(
                     f"{net!r} gives {out} for every sequence, one row for each position. End the embedding with a layer that "
                     "keeps one row of a sequence of any length, or pass head=None and a y for each position."
@@ -165,7 +155,6 @@ class BaseNetworkEstimator(NetworkEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
         tags.input_tags.three_d_array = True
         return tags
 
@@ -173,7 +162,9 @@ class BaseNetworkEstimator(NetworkEstimator):
 class NetworkClassifier(ClassifierMixin, BaseNetworkEstimator):
     """A classifier around any expression."""
 
-    __doc__ = f"{__doc__}\n{PARAMETERS}" + """    class_weight : "balanced" or dict, optional
+    __doc__ = (
+        f"{__doc__}\n{PARAMETERS}"
+        + """    class_weight : "balanced" or dict, optional
         Weights by class label, multiplied with `sample_weight`.
 
     Examples
@@ -185,6 +176,7 @@ class NetworkClassifier(ClassifierMixin, BaseNetworkEstimator):
     >>> NetworkClassifier(net, optimizer=Adam(0.02), random_state=0).fit(X, y).score(X, y) > 0.95
     True
     """
+    )
 
     def __init__(
         self,
@@ -273,7 +265,9 @@ class NetworkClassifier(ClassifierMixin, BaseNetworkEstimator):
 class NetworkRegressor(RegressorMixin, BaseNetworkEstimator):
     """A regressor around any expression, for one output or several."""
 
-    __doc__ = f"{__doc__}\n{PARAMETERS}" + """
+    __doc__ = (
+        f"{__doc__}\n{PARAMETERS}"
+        + """
     Examples
     --------
     >>> import numpy as np
@@ -283,6 +277,7 @@ class NetworkRegressor(RegressorMixin, BaseNetworkEstimator):
     >>> model.score(x, np.sin(x[:, 0])) > 0.99
     True
     """
+    )
 
     def __init__(
         self,
@@ -343,20 +338,4 @@ def after(loss: Loss) -> list[Layer]:
 
 def is_sequences(X: Any) -> bool:
     """Whether X is a list of arrays (positions, features)."""
-    return isinstance(X, list | tuple) and len(X) > 0 and all(isinstance(row, np.ndarray) and row.ndim == 2 for row in X)
-
-
-def padded(X: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Sequences of different length as one array filled up with zeros, and their lengths."""
-    widths = {row.shape[1] for row in X}
-    if len(widths) > 1:
-        raise ValueError(f"X: all sequences need the same number of features, got {sorted(widths)}.")
-    lengths = np.array([len(row) for row in X], dtype=np.int32)
-    if lengths.min() == 0:
-        raise ValueError(f"X: sequence {int(lengths.argmin())} is empty.")
-    dtype = np.float32 if all(row.dtype == np.float32 for row in X) else np.float64
-    x = np.zeros((len(X), lengths.max(), *X[0].shape[1:]), dtype)
-    for i, row in enumerate(X):
-        x[i, : len(row)] = row
-    check_finite("X", x)
-    return x, lengths
+    return isinstance(X, list) and len(X) > 0 and all(isinstance(row, np.ndarray) and row.ndim == 2 for row in X)
