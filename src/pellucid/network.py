@@ -240,6 +240,13 @@ class Network:
         params = map_leaves(lambda a: np.asarray(a, np.float64), self.params)
         return check_gradients(self.net, self.loss, params, batch, seed=self.seed, tolerance=tolerance, entries=entries)
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write this network to one file that ``pellucid.load`` reads; no pickle is involved."""
+        from .files import save
+
+        self.require_built()
+        save(self, path)
+
     @property
     def parameters(self) -> dict[str, np.ndarray]:
         """All parameters and buffers by name, such as ``"0.W"``."""

@@ -35,25 +35,37 @@ __all__ = ["NetworkEstimator", "SparseRows", "with_callbacks"]
 
 
 class SparseRows:
-    """A sparse matrix as the training loop sees rows: dense only while a batch is worked on."""
+    """A sparse matrix as the training loop and a first Linear layer see rows; it is never made dense."""
+
+    ndim = 2
 
     def __init__(self, matrix: Any) -> None:
         self.matrix = matrix.tocsr()
-        self.shape, self.dtype, self.ndim = matrix.shape, matrix.dtype, 2
+        self.shape, self.dtype, self.values = matrix.shape, matrix.dtype, self.matrix.data
 
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __getitem__(self, rows: Any) -> Any:
-        return self.matrix[rows].toarray()
+    def __getitem__(self, rows: Any) -> SparseRows:
+        return SparseRows(self.matrix[rows])
 
-    def take(self, rows: Any, axis: int = 0, out: Any = None, mode: str = "raise") -> np.ndarray:
+    def take(self, rows: Any, axis: int = 0, out: Any = None, mode: str = "raise") -> SparseRows:
         """What ``numpy.take`` calls."""
         return self[rows]
 
-    def rows(self, rows: Any) -> SparseRows:
-        """Some rows, still sparse."""
-        return SparseRows(self.matrix[rows])
+    def astype(self, dtype: Any) -> SparseRows:
+        return SparseRows(self.matrix.astype(dtype))
+
+    def reshape(self, *shape: int) -> SparseRows:
+        """As (rows, features), which they are."""
+        return self
+
+    @property
+    def T(self) -> Any:
+        return self.matrix.T
+
+    def __matmul__(self, W: Any) -> np.ndarray:
+        return self.matrix @ W
 
 
 class NetworkEstimator(CallbackSupportMixin, BaseEstimator):

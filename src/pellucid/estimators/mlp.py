@@ -531,6 +531,5 @@ class MLPRegressor(RegressorMixin, BaseMLP):
 
 
 def pick(batch: Batch, rows: np.ndarray) -> Batch:
-    """Some rows of a batch whose x may be sparse."""
-    x = batch.x.rows(rows) if isinstance(batch.x, SparseRows) else batch.x[rows]
-    return Batch(x, batch.target[rows], batch.weight[rows])
+    """Some rows of a batch."""
+    return Batch(batch.x[rows], batch.target[rows], batch.weight[rows])

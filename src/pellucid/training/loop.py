@@ -124,6 +124,7 @@ def start(model: Any, job: Job) -> Run:
         if job.engine == "auto":
             job.engine = history.engine
     model.history = history
+    history.data = data_digest(*(a for a in job.data if a is not None))
     if job.engine == "auto":
         name, reason = choose_engine(model.net, model.params, job.batch_size, job.steps * job.epochs)
     else:
