@@ -21,12 +21,11 @@ class Reshape(Layer):
     shape: tuple[int, ...]
 
     def build(self, rng, shape):
-        size, new = math.prod(shape), list(self.shape)
-        if new.count(-1) == 1 and size % max(1, -math.prod(new)) == 0:
-            new[new.index(-1)] = size // -math.prod(new) if math.prod(new) else 0
-        if math.prod(new) != size or any(n < 1 for n in new):
+        size, known = math.prod(shape), math.prod(n for n in self.shape if n != -1)
+        new = tuple(size // max(known, 1) if n == -1 else n for n in self.shape)
+        if math.prod(new) != size or min(new, default=1) < 1:
             raise ShapeError(self, f"{' × '.join(map(str, self.shape)) or '1'} numbers", f"{shape} with {size}")
-        return {}, tuple(new)
+        return {}, new
 
     def forward(self, ops, p, x):
         return x.reshape(x.shape[0], *self.shape), x.shape
