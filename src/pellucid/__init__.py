@@ -7,6 +7,7 @@ NumPy, where every number can be looked at, and compiled as one program under JA
 from __future__ import annotations
 
 from .initializers import Constant, Glorot, He, Initializer, LeCun, Orthogonal, Zeros
+from .kernel_methods import kernel_density, ridge_output
 from .layers import *  # noqa: F403
 from .layers import __all__ as _layers
 from .losses import (
@@ -81,4 +82,6 @@ __all__ = [
     "cross_entropy_bits",
     "entropy_bits",
     "information_bits",
+    "kernel_density",
+    "ridge_output",
 ]

@@ -28,6 +28,12 @@ class NumpyOps(Ops):
     def take(self, x, rows):
         return np.take(x, rows, axis=0)
 
+    def add_rows(self, values, rows, count):
+        from scipy.sparse import csr_array
+
+        n = len(rows)
+        return csr_array((np.ones(n, values.dtype), rows, np.arange(n + 1)), shape=(n, count)).T @ values  # (count, n) @ (n, …)
+
 
 def precision(dtype: Any) -> Any:
     """NumPy computes in any precision."""
