@@ -306,8 +306,9 @@ def as_stopping(early_stopping: Any) -> EarlyStopping | None:
 
 def last_layer(net: Layer) -> Layer:
     from .layers.combine import Chain
+    from .layers.wrap import Wrapper
 
-    return last_layer(net.children[-1]) if isinstance(net, Chain) else net
+    return last_layer(net.children[-1]) if isinstance(net, Chain | Wrapper) else net
 
 
 def default_loss(net: Layer) -> Loss:

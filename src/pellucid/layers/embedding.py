@@ -57,7 +57,8 @@ class Embedding(Layer):
     def forward(self, ops, p, x):
         ids = ops.xp.round(x).astype(ops.xp.int32)
         there = (ids >= 0) & (ids < self.symbols)  # ids that other layers compute are not checked on the host: they show as nan
-        return ops.xp.where(there[..., None], ops.take(p["W"], ids * there), math.nan), (ids, x)
+        ids = ids * there
+        return ops.xp.where(there[..., None], ops.take(p["W"], ids), math.nan), (ids, x)
 
     def backward(self, ops, p, cache, dy, wrt_input=True):
         ids, x = cache
