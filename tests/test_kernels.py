@@ -244,6 +244,19 @@ def test_weights_in_ridge_output_count_as_repeated_rows(blobs):
     np.testing.assert_allclose(models[0].parameters["1.W"], models[1].parameters["1.W"], rtol=1e-8)
 
 
+def test_ridge_output_takes_every_real_position_of_sequences_as_a_row(rng):
+    """As Batch.lengths says: what stands in the padding does not count."""
+    lengths, X = np.array([3, 1, 2]), rng.normal(size=(3, 3, 2))
+    Y, real = rng.normal(size=(3, 3, 1)), np.arange(3) < lengths[:, None]
+    layers = pc.RBF(2, start="random") >> pc.Linear(1)
+    padded, rows = pc.Network(layers, (3, 2), dtype="float64"), pc.Network(layers, (2,), dtype="float64")
+    whole = padded.as_batch
+    padded.as_batch = lambda *args, **options: whole(*args, **options)._replace(lengths=lengths)
+    pc.ridge_output(padded, X, Y, 0.1)
+    pc.ridge_output(rows, X[real], Y[real], 0.1)
+    np.testing.assert_allclose(padded.parameters["1.W"], rows.parameters["1.W"], rtol=1e-8)
+
+
 def test_back_propagation_goes_on_from_the_closed_form_start(blobs):
     """Everything by back-propagation after that start: the loss falls below what the output layer alone can reach."""
     X, y, _ = blobs

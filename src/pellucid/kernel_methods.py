@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from .engines import get_engine
+from .engines.numpy import NumpyOps
 from .layers.combine import Chain
 from .layers.kernels import RBF
 from .layers.linear import Linear
@@ -15,6 +15,7 @@ from .network import Network
 from .settings import friendly
 from .training.data import as_inputs, row_weights, select
 from .training.prime import prime
+from .training.step import weights
 
 __all__ = ["kernel_density", "ridge_output"]
 
@@ -64,11 +65,12 @@ def ridge_output(model: Network, X: Any, y: Any, alpha: float = 1.0, *, sample_w
     data = select(data, np.flatnonzero(data.weight))
     model.params = prime(model.net, model.params, data, model.seed)
     params = model.params if isinstance(model.net, Chain) else (model.params,)
-    h = get_engine("numpy").forward(Chain(*net.layers[:-1]), params[:-1], data.x) if len(net.layers) > 1 else data.x
+    ops = NumpyOps(weight=data.weight, lengths=data.lengths)
+    h = ops.forward(Chain(*net.layers[:-1]), params[:-1], data.x, "net")[0] if len(net.layers) > 1 else data.x
     target = np.eye(last.units)[data.target] if data.target.ndim < h.ndim else data.target
-    weight = np.broadcast_to(data.weight.reshape(-1, *(1,) * (h.ndim - 2)), h.shape[:-1]).ravel()
     ridge = Ridge(alpha=alpha, fit_intercept=last.bias)
-    ridge.fit(h.reshape(-1, h.shape[-1]).astype(np.float64), target.reshape(-1, last.units), sample_weight=weight)
+    rows = h.reshape(-1, h.shape[-1]).astype(np.float64)
+    ridge.fit(rows, target.reshape(-1, last.units), sample_weight=weights(ops, h[..., 0], data).ravel())
     new = {"W": ridge.coef_.reshape(last.units, -1).T, **({"b": np.reshape(ridge.intercept_, last.units)} if last.bias else {})}
     new = {key: np.ascontiguousarray(value, model.dtype) for key, value in new.items()}
     model.params = (*params[:-1], new) if isinstance(model.net, Chain) else new
