@@ -74,7 +74,6 @@ LAYERS: dict[str, list[tuple[pc.Layer, tuple[int, ...]]]] = {
     "MultiHeadAttention": [
         (pc.MultiHeadAttention(4), (3, 2)),
         (pc.MultiHeadAttention(6, 3, causal=True), (4, 5)),
-        (pc.MultiHeadAttention(4, 2, bias=False), (1, 4)),
     ],
     "Frozen": [(pc.Frozen(pc.Linear(4) >> pc.BatchNorm() >> pc.Dropout(0.5)), (3,))],
     "Repeat": [(pc.Repeat(pc.Linear(4) >> pc.Tanh(), 3), (4,)), (pc.Repeat(pc.Linear(3, bias=False), 1), (3,))],

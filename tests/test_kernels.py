@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 import pellucid as pc
 from pellucid.engines.numpy import NumpyOps
 from pellucid.layers.kernels import triangular
+from pellucid.training.prime import prime
+from pellucid.training.step import Batch
 
 from .judge import check_by_differences
 
@@ -200,6 +202,45 @@ def test_the_inputs_of_a_later_kernel_layer_are_the_outputs_of_the_earlier_ones(
     alone = pc.Network(pc.RBF(3, trainable="none") >> pc.Linear(1), (2,))
     alone.fit(10 * X, y, epochs=1, optimizer=pc.SGD(1e-12), engine="numpy")
     np.testing.assert_allclose(model.parameters["1._centres"], alone.parameters["0._centres"], rtol=1e-4)
+
+
+def test_padding_plays_no_part_in_the_start(rng):
+    x, lengths = 5 + rng.normal(size=(20, 4, 2)), rng.integers(1, 4, 20).astype(np.int32)
+    x *= (np.arange(4) < lengths[:, None])[..., None]
+    net = pc.RBF(3)
+    p = prime(net, net.build(rng, (4, 2))[0], Batch(x, None, np.ones(20), lengths), seed=0)
+    assert p["centres"].min() > 2
+
+
+def test_a_layer_of_ones_own_can_start_from_data(rng):
+    class Centred(pc.Layer):
+        def build(self, rng, shape):
+            return {"_mean": np.zeros(shape)}, shape
+
+        def prime(self, rng, p, x):
+            return {"_mean": x.mean(0)}
+
+        def forward(self, ops, p, x):
+            return x - p["_mean"], None
+
+        def backward(self, ops, p, cache, dy, wrt_input=True):
+            return dy, {}
+
+    X = 7 + rng.normal(size=(30, 2))
+    model = pc.Network(pc.Linear(2, init=pc.Constant(2 * np.eye(2))) >> Centred() >> pc.Linear(1), (2,), dtype="float64")
+    model.fit(X, X[:, 0], epochs=1, engine="numpy")
+    np.testing.assert_allclose(model.parameters["1._mean"], 2 * X.mean(0), rtol=1e-12)
+
+
+def test_a_resumed_fit_goes_on_from_the_saved_centres(blobs, tmp_path):
+    X, y, _ = blobs
+    make = lambda: pc.Network(pc.RBF(4) >> pc.Linear(1), (2,), dtype="float64")  # noqa: E731
+    whole, part, rest = make(), make(), make()
+    whole.fit(X, y, epochs=4, engine="numpy")
+    part.fit(X, y, epochs=2, engine="numpy", checkpoint=tmp_path / "c")
+    rest.fit(X, y, epochs=4, engine="numpy", checkpoint=tmp_path / "c", resume=True)
+    for name, value in whole.parameters.items():
+        np.testing.assert_array_equal(rest.parameters[name], value)
 
 
 def test_fewer_rows_than_units_are_refused():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -44,7 +45,7 @@ class MultiHeadAttention(Layer):
         self.require(self.units >= 1, "units", "at least 1")
         self.require(self.heads >= 1 and self.units % self.heads == 0, "heads", f"a divisor of units = {self.units}")
 
-    @property
+    @functools.cached_property
     def children(self):
         return tuple(Linear(self.units, bias=self.bias, name=name) for name in ("query", "key", "value", "output"))
 

@@ -40,7 +40,8 @@ class RBF(Layer):
         Before the first fit the centres are put at the k-means centres of this layer's inputs, or at randomly
         chosen rows, and h = d_max/√(2 N_E), d_max the greatest distance between centres (N12; for N_E = 1,
         where there is none, h is the root mean square distance of the rows from their mean). "random" draws
-        normal centres and takes h = √n when the network is built, and looks at no data.
+        normal centres and takes h = √n when the network is built, and looks at no data: choose it to give centres
+        of your own by `set_parameters`. (At most 20,000 rows are looked at, and each counts once.)
     width_factor : float
         Multiplies h at the start. With many features rows lie far from every centre compared to d_max/√(2 N_E),
         and Gaussian units stay silent: 5 to 10 wakes them.
@@ -103,19 +104,21 @@ class RBF(Layer):
         mu, h = self.parts(p)
         rows = x.reshape(-1, x.shape[-1]) - mu.mean(0)  # moving everything changes no distance, and rounding is
         mu = mu - mu.mean(0)  # least around the origin
-        s, h, v = self.distances(ops.xp, rows, mu, h)
+        s, v = self.distances(ops.xp, rows, mu, h)
+        r = h if self.spherical else 1.0
         if self.kernel == "gaussian":
-            y = ops.xp.exp(-0.5 * s / (h * h))
+            y = ops.xp.exp(-0.5 * s / (r * r))
+        elif self.kernel == "multiquadric":
+            y = ops.xp.sqrt(s + r * r)
         else:
-            y = ops.xp.sqrt(s + h * h)
-            y = 1 / y if self.kernel == "inverse_multiquadric" else y
+            y = 1 / ops.xp.sqrt(s + r * r)
         return y.reshape(*x.shape[:-1], self.units), (rows, mu, s, v, y)
 
     def backward(self, ops, p, cache, dy, wrt_input=True):
         x, mu, s, v, y = cache
         h = self.parts(p)[1]
         flow = dy.reshape(-1, self.units)
-        r = h if self.width in ("scalar", "per_unit") else 1.0
+        r = h if self.spherical else 1.0
         if self.kernel == "gaussian":
             by_s, by_h = -0.5 * y / (r * r), y * s / (r * r * r)
         elif self.kernel == "multiquadric":
@@ -123,27 +126,31 @@ class RBF(Layer):
         else:
             by_s, by_h = -0.5 * y * y * y, -r * y * y * y
         dx, dmu, dh = self.distances_backward(ops.xp, x, mu, h, v, flow * by_s, wrt_input)
-        if self.width in ("scalar", "per_unit"):
+        if self.spherical:
             dh = (flow * by_h).sum(0 if self.width == "per_unit" else None)
         grads = {key: g for key, g in (("centres", dmu), ("widths", dh)) if key in p}
         return (dx.reshape(*dy.shape[:-1], x.shape[-1]) if wrt_input else None), grads
+
+    @property
+    def spherical(self) -> bool:
+        return self.width in ("scalar", "per_unit")
 
     def parts(self, p: Params) -> tuple[Array, Array]:
         """Centres and widths, learned or not."""
         return tuple(p[key] if key in p else p[f"_{key}"] for key in ("centres", "widths"))
 
-    def distances(self, xp: Any, x: Array, mu: Array, h: Array) -> tuple[Array, Any, Array]:
-        """Squared distances s (N, units) in the units of each kernel, the width that is left, and s's own cache."""
+    def distances(self, xp: Any, x: Array, mu: Array, h: Array) -> tuple[Array, Array]:
+        """Squared distances s (N, units), and what their backward pass needs."""
         if self.width == "full":
             L = triangular(xp, h, x.shape[1])
             v = x @ L - mu[:, None] @ L  # (N, n) @ (units, n, n) = (units, N, n)
-            return (v * v).sum(-1).T, 1.0, v
+            return (v * v).sum(-1).T, v
         if self.width == "per_axis":
             a = 1 / (h * h)
             s = (x * x) @ a.T - 2 * (x @ (mu * a).T) + (mu * mu * a).sum(1)  # (N, n) @ (n, units)
-            return xp.maximum(s, 0), 1.0, None
+            return xp.maximum(s, 0), None  # rounding may leave a little less than nothing
         s = (x * x).sum(1, keepdims=True) - 2 * (x @ mu.T) + (mu * mu).sum(1)  # (N, n) @ (n, units)
-        return xp.maximum(s, 0), h, None  # rounding may leave a little less than nothing
+        return xp.maximum(s, 0), None
 
     def distances_backward(self, xp: Any, x: Array, mu: Array, h: Array, v: Any, ds: Array, wrt_input: bool) -> tuple[Any, Array, Any]:
         """From the flow ds (N, units): dx, dμ, and dh where the distance depends on h."""

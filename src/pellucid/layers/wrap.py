@@ -65,6 +65,8 @@ class Repeat(Wrapper):
 
     Forward   x₁ = layer(x),   x₂ = layer(x₁),   …
     Backward  the flow passes through the copies in reverse order, and their gradients are summed
+
+    Dropout in it drops the same entries each time, and running statistics are those of the last time.
     """
 
     times: int
