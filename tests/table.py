@@ -17,6 +17,14 @@ def cube_slope(xp, z):
     return 3 * z**2
 
 
+def some_id(xp, z):
+    return xp.floor(7 * xp.abs(z)) % 5
+
+
+def flat(xp, z):
+    return xp.zeros_like(z)
+
+
 def psi(xp, e):
     return xp.sqrt(1 + e * e) - 1
 
@@ -49,6 +57,27 @@ LAYERS: dict[str, list[tuple[pc.Layer, tuple[int, ...]]]] = {
     "Flatten": [(pc.Flatten(), (3, 4)), (pc.Flatten(), (5,))],
     "Reshape": [(pc.Reshape((3, 4)), (12,)), (pc.Reshape((2, -1)), (3, 4))],
     "Dropout": [(pc.Dropout(0.4), (9,)), (pc.Dropout(0.0), (9,))],
+    "RBF": [
+        (pc.RBF(4, width="scalar"), (3,)),
+        (pc.RBF(4, "multiquadric"), (3,)),
+        (pc.RBF(4, "inverse_multiquadric", "per_axis"), (3,)),
+        (pc.RBF(2, width="full", start="sample"), (2, 3)),
+        (pc.RBF(1, trainable="none", start="random"), (1,)),
+    ],
+    "BatchNorm": [(pc.BatchNorm(), (5,)), (pc.BatchNorm(1e-2, momentum=1.0), (2, 3, 4))],
+    "LayerNorm": [(pc.LayerNorm(), (5,)), (pc.LayerNorm(1e-2), (2, 3, 4))],
+    "Embedding": [
+        (pc.Elementwise(some_id, flat) >> pc.Embedding(5, 3), (4,)),
+        (pc.Elementwise(some_id, flat) >> pc.Embedding(5, 1), (2, 3)),
+    ],
+    "Positions": [(pc.Positions(), (4, 6)), (pc.Positions(100.0), (4, 5))],
+    "MultiHeadAttention": [
+        (pc.MultiHeadAttention(4), (3, 2)),
+        (pc.MultiHeadAttention(6, 3, causal=True), (4, 5)),
+    ],
+    "Frozen": [(pc.Frozen(pc.Linear(4) >> pc.BatchNorm() >> pc.Dropout(0.5)), (3,))],
+    "Repeat": [(pc.Repeat(pc.Linear(4) >> pc.Tanh(), 3), (4,)), (pc.Repeat(pc.Linear(3, bias=False), 1), (3,))],
+    "Penalty": [(pc.Penalty(pc.Linear(4) >> pc.Tanh() >> pc.Linear(2), l1=0.1, l2=0.2), (3,)), (pc.Penalty(pc.RBF(3), l2=0.1), (3,))],
     "Chain": [(pc.Linear(4) >> pc.Tanh() >> pc.Linear(2), (3,)), (pc.Chain(pc.Tanh()), (3,))],
     "Concat": [(pc.Linear(4) | (pc.Linear(3) >> pc.Tanh()) | pc.Identity(), (3,))],
     "Sum": [(pc.Linear(4) + (pc.Linear(4) >> pc.ReLU()), (3,)), (pc.Identity() + pc.Linear(3) + pc.Tanh(), (3,))],

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .initializers import Constant, Glorot, He, Initializer, LeCun, Orthogonal, Zeros
+from .kernel_methods import kernel_density, ridge_output
 from .layers import *  # noqa: F403
 from .layers import __all__ as _layers
 from .losses import (
@@ -104,7 +105,9 @@ __all__ = [
     "cross_entropy_bits",
     "entropy_bits",
     "information_bits",
+    "kernel_density",
     "load",
+    "ridge_output",
 ]
 
 

@@ -20,6 +20,7 @@ from .settings import did_you_mean, friendly
 from .training.callbacks import EarlyStopping, History, as_callbacks
 from .training.data import as_inputs, class_factors, class_numbers, make_batch, row_weights, select, split
 from .training.loop import Job, evaluate, train
+from .training.prime import prime
 from .training.step import Batch
 from .tree import flatten, map_leaves, unflatten
 
@@ -167,6 +168,7 @@ class Network:
             raise FileNotFoundError(f"checkpoint: the folder {Path(checkpoint).absolute().parent} does not exist.")
         data = self.as_batch(X, y, sample_weight, build=True)
         data, origin, held = self.divide(data, class_weight, validation)
+        self.params = prime(self.net, self.params, data, self.seed)
         size = min(batch_size or optimizer.batch_size or len(data.x), len(data.x))
         job = Job(
             data, origin, held, optimizer, epochs, size, order, engine, as_callbacks(callbacks), dict(metrics or {}),
@@ -200,7 +202,9 @@ class Network:
     def __call__(self, X: Any) -> np.ndarray:
         """The network's outputs for rows X, as they are."""
         self.require_built()
-        return self.outputs(as_inputs(X, self.input_shape, self.dtype), self.params)
+        x = as_inputs(X, self.input_shape, self.dtype)
+        self.net.check_input(x)
+        return self.outputs(x, self.params)
 
     def outputs(self, x: np.ndarray, params: Any, size: int = 8192) -> np.ndarray:
         """Outputs for checked rows, in batches that keep memory small."""
@@ -283,7 +287,9 @@ class Network:
         if self.params is None and build:
             self.build(as_inputs(X, None, self.dtype).shape[1:])
         self.require_built()
-        return make_batch(X, y, sample_weight, self.loss, self.input_shape, self.output_shape, dtype or self.dtype)
+        batch = make_batch(X, y, sample_weight, self.loss, self.input_shape, self.output_shape, dtype or self.dtype)
+        self.net.check_input(batch.x)
+        return batch
 
     def require_built(self) -> None:
         if self.params is None:
@@ -307,8 +313,9 @@ def as_stopping(early_stopping: Any) -> EarlyStopping | None:
 
 def last_layer(net: Layer) -> Layer:
     from .layers.combine import Chain
+    from .layers.wrap import Wrapper
 
-    return last_layer(net.children[-1]) if isinstance(net, Chain) else net
+    return last_layer(net.children[-1]) if isinstance(net, Chain | Wrapper) else net
 
 
 def default_loss(net: Layer) -> Loss:

@@ -123,7 +123,7 @@ def check_gradients(
         y, _ = ops.forward(net, unflatten(params, values, net), x, "net")
         per_row, _ = loss(ops, y, batch.target)
         w = weights(ops, per_row, batch)
-        return (per_row * w).sum() / w.sum()
+        return (per_row * w).sum() / w.sum() + ops.penalty
 
     def number(values: dict[str, Any]) -> float:
         with engine.precision(np.float64), np.errstate(all="ignore"):

@@ -42,6 +42,9 @@ class JaxOps(Ops):
     def take(self, x, rows):
         return jnp.take(x, rows, axis=0, mode="clip")
 
+    def add_rows(self, values, rows, count):
+        return jnp.zeros((count, *values.shape[1:]), values.dtype).at[rows].add(values)
+
 
 def precision(dtype: Any) -> Any:
     """A context in which arrays of `dtype` keep their precision."""

@@ -28,6 +28,14 @@ class NumpyOps(Ops):
     def take(self, x, rows):
         return np.take(x, rows, axis=0)
 
+    def add_rows(self, values, rows, count):
+        from scipy.sparse import csr_array
+
+        n = len(rows)
+        if n and not 0 <= rows.min() <= rows.max() < count:  # SciPy does not look, and would write beyond the array
+            raise IndexError(f"add_rows: rows must be from 0 to {count - 1}, got {rows.min()} to {rows.max()}.")
+        return csr_array((np.ones(n, values.dtype), rows, np.arange(n + 1)), shape=(n, count)).T @ values  # (count, n) @ (n, …)
+
 
 def precision(dtype: Any) -> Any:
     """NumPy computes in any precision."""

@@ -38,6 +38,8 @@ class Ops:
         self.training, self.seed, self.step, self.weight, self.lengths = training, seed, step, weight, lengths
         self.path: list[str | int] = []
         self.kept: dict[tuple[str | int, ...], Any] = {}
+        self.penalty: Any = 0.0
+        self.charges: list[tuple[tuple[str | int, ...], Any]] = []
 
     # ---------------------------------------------------------------- the one hook
     def forward(self, layer: Any, p: Any, x: Any, key: str | int) -> tuple[Any, Any]:
@@ -70,6 +72,11 @@ class Ops:
         """Set a buffer of the layer that is running; the training step writes it back."""
         self.kept[(*self.path[1:], name)] = value
 
+    def charge(self, path: tuple[str | int, ...], value: Any, gradient: Any) -> None:
+        """Add a penalty to the training loss, and its gradient to that of the parameter at `path` of the running layer."""
+        self.penalty = self.penalty + value
+        self.charges.append(((*self.path[1:], *path), gradient))
+
     def uniform(self, shape: tuple[int, ...]) -> Any:
         """Numbers in [0, 1), the same bits on every engine: a hash of seed, step, place and position."""
         size = 1
@@ -93,6 +100,10 @@ class Ops:
 
     def take(self, x: Any, rows: Any) -> Any:
         """Rows of an array."""
+        raise NotImplementedError
+
+    def add_rows(self, values: Any, rows: Any, count: int) -> Any:
+        """The opposite of `take`: `count` rows, each the sum of the values that belong to it."""
         raise NotImplementedError
 
 

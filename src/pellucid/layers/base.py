@@ -63,6 +63,13 @@ class Layer(Settings):
             "Use engine='jax', or write backward(self, ops, p, cache, dy, wrt_input=True)."
         )
 
+    def prime(self, rng: np.random.Generator, p: Params, x: np.ndarray) -> Params:
+        """Parameters for a start that depends on data: called once before the first fit, with this layer's inputs."""
+        return p
+
+    def check_input(self, x: np.ndarray) -> None:
+        """Refuse rows X that this layer cannot take; called on the host where X itself is its input."""
+
     @property
     def children(self) -> tuple[Layer, ...]:
         return ()

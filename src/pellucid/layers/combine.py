@@ -83,6 +83,9 @@ class Chain(Combinator, init=False):
             params.append(p)
         return tuple(params), shape
 
+    def check_input(self, x):
+        self.layers[0].check_input(x)
+
     def forward(self, ops, p, x):
         caches = []
         for i, layer in enumerate(self.layers):
@@ -123,6 +126,10 @@ class Parallel(Combinator, init=False):
     def build(self, rng, shape):
         built = [self.build_child(rng, i, shape) for i in range(len(self.layers))]
         return tuple(p for p, _ in built), self.shape([s for _, s in built])
+
+    def check_input(self, x):
+        for layer in self.layers:
+            layer.check_input(x)
 
     def forward(self, ops, p, x):
         passes = [ops.forward(layer, p[i], x, i) for i, layer in enumerate(self.layers)]

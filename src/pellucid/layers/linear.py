@@ -57,6 +57,7 @@ class Linear(Layer):
             if self.mask.array.shape != (n, self.units):
                 raise ShapeError(self, f"a mask of shape {(n, self.units)}", self.mask.array.shape)
             p["_mask"] = self.mask.array
+            p["W"] = p["W"] * self.mask.array  # a weight that is not there weighs nothing, in a Penalty too
         return p, (*lead, self.units)
 
     def forward(self, ops, p, x):

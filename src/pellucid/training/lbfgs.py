@@ -10,6 +10,7 @@ import numpy as np
 
 from ..engines.numpy import NumpyOps
 from ..tree import flatten, is_buffer, leaves, unflatten
+from .data import select
 from .step import Batch
 
 __all__ = ["lbfgs_epochs"]
@@ -20,6 +21,7 @@ def lbfgs_epochs(run: Any, data: Batch, bar: Any, finish: Callable[..., None]) -
     from scipy.optimize import minimize
 
     engine, model, optimizer = run.engine, run.model, run.job.optimizer
+    refuse_statistics(model.net, run.params, run.job.data)
     vector, unpack = as_vector(run.params, model.dtype)
     decay, began = optimizer.weight_decay, time.perf_counter()
     ops, numbers = NumpyOps(weight=run.job.data.weight), optimizer.numbers(np.float64)
@@ -46,6 +48,18 @@ def lbfgs_epochs(run: Any, data: Batch, bar: Any, finish: Callable[..., None]) -
     result = minimize(value_and_gradient, vector, jac=True, method="L-BFGS-B", callback=iteration, options=options)
     if run.epoch < run.epochs and not run.stopping:
         run.stop(f"{'converged' if result.success else 'given up'}: {result.message}")
+
+
+def refuse_statistics(net: Any, params: Any, data: Batch) -> None:
+    """Layers that keep running values would keep nothing here, and predict with what they were built with."""
+    row = select(data, np.arange(1))
+    ops = NumpyOps(training=True, weight=row.weight, lengths=row.lengths)
+    ops.forward(net, params, row.x, "net")
+    if ops.kept:
+        raise ValueError(
+            f"LBFGS tries many weights for each it takes, so layers cannot keep running values of what they see, and this "
+            f"network keeps {'.'.join(map(str, next(iter(ops.kept))))}. Use Adam or SGD, or LayerNorm() in place of BatchNorm()."
+        )
 
 
 def as_vector(params: Any, dtype: Any) -> tuple[np.ndarray, Callable[[np.ndarray], Any]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from typing import Any, NamedTuple
 
 from ..tree import leaves
@@ -43,14 +45,16 @@ def gradients(ops: Any, net: Any, loss: Any, params: Any, batch: Batch, wrt_inpu
 
     The loss speaks of single rows; here, and only here, weights and the mean come in:
 
-        L = Σ wᵢ Lᵢ / Σ wᵢ,      dy = w ⊙ δ / Σ wᵢ
+        L = Σ wᵢ Lᵢ / Σ wᵢ + penalties,      dy = w ⊙ δ / Σ wᵢ
     """
     y, cache = ops.forward(net, params, batch.x, "net")
     values, delta = loss(ops, y, batch.target)
     weight = weights(ops, values, batch)
     w = weight / weight.sum()
     dx, grads = ops.backward(net, params, cache, (delta * w[..., None]).astype(y.dtype, copy=False), "net", wrt_input)
-    return Gradients((values * w).sum(), grads, dx, y, weight)
+    for path, gradient in ops.charges:
+        grads = write_back(grads, {path: functools.reduce(operator.getitem, path, grads) + gradient})
+    return Gradients((values * w).sum() + ops.penalty, grads, dx, y, weight)
 
 
 def training_step(Ops: Any, net: Any, loss: Any, optimizer: Any, state: State, batch: Batch, rate: Any) -> tuple[State, tuple[Any, ...]]:
