@@ -39,7 +39,7 @@ from .training.callbacks import Callback, EarlyStopping, History
 from .training.finite import NonFiniteError
 
 if TYPE_CHECKING:
-    from .estimators import MLPClassifier, MLPRegressor, NetworkClassifier, NetworkRegressor
+    from .estimators import MLPClassifier, MLPRegressor, NetworkClassifier, NetworkRegressor, RBFClassifier, RBFRegressor
     from .files import load
 
 __version__ = "0.1.0"
@@ -50,6 +50,8 @@ LATER = {
     "MLPRegressor": "estimators",
     "NetworkClassifier": "estimators",
     "NetworkRegressor": "estimators",
+    "RBFClassifier": "estimators",
+    "RBFRegressor": "estimators",
     "load": "files",
 }
 
@@ -90,6 +92,8 @@ __all__ = [
     "Optimizer",
     "Orthogonal",
     "Poisson",
+    "RBFClassifier",
+    "RBFRegressor",
     "RMSProp",
     "ReduceOnPlateau",
     "ResidualLoss",

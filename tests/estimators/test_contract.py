@@ -26,10 +26,12 @@ NAMES = np.array(["setosa", "versicolor", "virginica"])[Y]
 SMALL = [
     pc.MLPClassifier(5, max_iter=3, random_state=0, engine="numpy"),
     pc.NetworkClassifier(pc.Linear(5) >> pc.Tanh(), epochs=3, random_state=0, engine="numpy"),
+    pc.RBFClassifier(5, epochs=3, random_state=0, engine="numpy"),
 ]
 REGRESSORS = [
     pc.MLPRegressor(hidden_layer_sizes=5, max_iter=3, random_state=0, engine="numpy"),
     pc.NetworkRegressor(pc.Linear(5) >> pc.Tanh(), epochs=3, random_state=0, engine="numpy"),
+    pc.RBFRegressor(5, epochs=3, random_state=0, engine="numpy"),
 ]
 
 
@@ -41,6 +43,8 @@ REGRESSORS = [
         pc.MLPRegressor(max_iter=100, engine="numpy"),
         pc.NetworkClassifier(engine="numpy"),
         pc.NetworkRegressor(engine="numpy"),
+        pc.RBFClassifier(10, epochs=10, engine="numpy"),
+        pc.RBFRegressor(10, epochs=10, engine="numpy"),
     ],
     ids=lambda e: type(e).__name__,
 )

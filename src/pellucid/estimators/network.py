@@ -78,7 +78,7 @@ class BaseNetworkEstimator(NetworkEstimator):
         y = self._validated(y, go_on)
         check_consistent_length(x, y)
         if not go_on:
-            self.network_ = self._network(x, y)
+            self.network_ = self._network(x, y, sample_weight)
         validation: Any
         if X_val is not None:
             validation = self._inputs(X_val, reset=False), self._numbers(self._validated(y_val, True))
@@ -116,10 +116,13 @@ class BaseNetworkEstimator(NetworkEstimator):
         return super()._outputs(X)
 
     # ---------------------------------------------------------------- the network that y asks for
-    def _network(self, x: Any, y: Any) -> Network:
+    def _embedding(self) -> Layer:
         if self.net is not None and not isinstance(self.net, Layer):
             raise TypeError(f"net must be a layer or an expression of layers, got {self.net!r}.")
-        net = self.net if self.net is not None else Linear(100) >> ReLU()
+        return self.net if self.net is not None else Linear(100) >> ReLU()
+
+    def _network(self, x: Any, y: Any, sample_weight: Any) -> Network:
+        net = self._embedding()
         seed = self.random_state
         seed = int(seed) if isinstance(seed, int | np.integer) else check_random_state(seed).randint(2**31 - 1)
         dtype: Any = np.result_type(*x) if isinstance(x, list) else x.dtype
