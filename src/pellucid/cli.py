@@ -34,9 +34,10 @@ SMALLEST = 10  # rows
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code: 0 done, 1 a check failed, 2 something is wrong with what was asked."""
     args = make_parser().parse_args(arguments)
-    warnings.showwarning = lambda message, *_, **__: print(f"pellucid: note: {one_line(message)}", file=sys.stderr)
     try:
-        return args.run(args)
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_, **__: print(f"pellucid: note: {one_line(message)}", file=sys.stderr)
+            return args.run(args)
     except BrokenPipeError:  # whoever read our output has seen enough
         with contextlib.suppress(OSError):
             sys.stdout = None

@@ -24,6 +24,10 @@ OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
 }
 
 
+class UnknownName(NameError):
+    """A name in an expression that nothing is known by."""
+
+
 @functools.cache
 def names_known() -> dict[str, Any]:
     """The settings classes that pellucid exports, by name."""
@@ -33,7 +37,7 @@ def names_known() -> dict[str, Any]:
     return {n: v for n, v in exported.items() if isinstance(v, type) and issubclass(v, Settings | Fixed)} | {"inf": math.inf}
 
 
-def parse(text: str, also: Iterable[Any] = ()) -> Any:
+def parse(text: str, also: Iterable[Any] | None = None) -> Any:
     """Rebuild what `repr` printed: layers, losses, optimizers and their settings; nothing else is understood.
 
     `also` are classes and functions of your own that the text may name.
@@ -54,9 +58,12 @@ def parse(text: str, also: Iterable[Any] = ()) -> Any:
         tree = ast.parse(text.strip(), mode="eval")
     except (SyntaxError, MemoryError, RecursionError, ValueError) as error:
         raise ValueError(f"{shown(text)} is no expression: {getattr(error, 'msg', error)}.") from None
-    names = names_known() | {thing.__name__: thing for thing in also}
+    names = names_known() | {thing.__name__: thing for thing in also or ()}
     try:
         result = value_of(tree.body, names)
+    except UnknownName as error:
+        hint = "" if also is None else f" If it is your own, pass it as also=[{error.name}]."
+        raise ValueError(f"{error}{hint}") from None
     except RecursionError:
         raise ValueError("the expression is nested too deeply.") from None
     if not isinstance(result, Settings):
@@ -80,7 +87,7 @@ def value_of(node: ast.expr, names: dict[str, Any]) -> Any:
         case ast.Name(id=name):
             if name in names:
                 return names[name]
-            raise ValueError(f"{name!r} is not known.{did_you_mean(name, names)} If it is your own, pass it as also=[{name}].")
+            raise UnknownName(f"{name!r} is not known.{did_you_mean(name, names)}", name=name)
         case ast.BinOp():
             return joined(node, names)
         case ast.Call(func=ast.Attribute(value=inner, attr="named"), args=[ast.Constant(value=str(name))], keywords=[]):
