@@ -24,7 +24,9 @@ bench: $(BENCH)/.ready
 	$(BENCH)/bin/python benchmarks/bench.py
 
 $(VENV)/.ready: pyproject.toml
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Setting up $(VENV): a minute or two, the first time …"
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed. Try: make PYTHON=python3.12 demo" if sys.version_info < (3, 11) else 0)'
+	test -x $(BIN)/pip || $(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
 	touch $@
 

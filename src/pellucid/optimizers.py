@@ -75,12 +75,16 @@ class Optimizer(Settings):
             grads = map_leaves(lambda g: g * scale, grads)
 
         def walk(p: Any, g: Any, s: Any) -> tuple[Any, Any]:
+            if isinstance(p, tuple | dict) and not g:
+                return p, s
             if isinstance(p, tuple):
-                pairs = [walk(*child) for child in zip(p, g or [{}] * len(p), s, strict=True)]
+                pairs = [walk(*child) for child in zip(p, g, s, strict=True)]
                 return tuple(new for new, _ in pairs), tuple(memory for _, memory in pairs)
             if isinstance(p, dict):
-                new = {key: walk(p[key], g[key], s[key]) for key in g}
-                return {**p, **{k: v for k, (v, _) in new.items()}}, {**s, **{k: m for k, (_, m) in new.items()}}
+                p, s = p.copy(), s.copy()
+                for key in g:
+                    p[key], s[key] = walk(p[key], g[key], s[key])
+                return p, s
             if self.weight_decay and not self.decoupled:
                 g = g + n.weight_decay * p
             value, *memory = self.rule(ops, p, g, s, n, rate, t)

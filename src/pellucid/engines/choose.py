@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from ..layers.base import Layer
 from ..tree import leaves
@@ -13,15 +12,12 @@ from . import has_jax
 
 __all__ = ["choose_engine", "predict_work"]
 
-# Measured on two cores (`make bench` shows both engines): seconds.
-NUMPY_CALLS_PER_LAYER = 16e-6
-NUMPY_PER_STEP = 45e-6
-JAX_PER_LAYER = 0.6e-6
-JAX_PER_STEP = 2e-6
-COMPILE = 0.35
-COMPILE_PER_LAYER = 0.03
-IMPORT_JAX = 0.5
-NUMPY_FLOPS, JAX_FLOPS = 130e9, 100e9
+# Measured on two cores with benchmarks/calibrate.py, in seconds: for each step, layer, row of the batch, output of a
+# layer, operation of the matrix products, and weight (updating it).
+NUMPY = {"step": 50e-6, "layer": 9.5e-6, "row": 0.15e-6, "output": 2.2e-9, "operation": 1 / 180e9, "weight": 0.8e-9}
+JAX = {"step": 1e-6, "layer": 0.25e-6, "row": 0.1e-6, "output": 1.5e-9, "operation": 1 / 100e9, "weight": 0.35e-9}
+NUMPY_READ = 1.1e-9  # per weight: with small batches the products wait for memory, not for arithmetic
+COMPILE, COMPILE_PER_LAYER, IMPORT_JAX = 0.45, 0.015, 0.5
 TARGET = 0.1  # seconds of work in a compiled chunk, about
 
 
@@ -40,13 +36,21 @@ class Work(NamedTuple):
 
 def predict_work(net: Layer, params: Any, batch: int) -> Work:
     """Predict the cost of a training step from the network and the batch size."""
-    weights = sum(float(np.prod(leaf.shape)) for _, leaf in leaves(params) if leaf.ndim > 1)
-    flops, n = 6.0 * batch * weights, count(net)
-    update = 6e-10 * weights  # reading and writing the parameters
+    shapes = [leaf.shape for _, leaf in leaves(params) if leaf.ndim > 1] or [(0, 0)]
+    weights, first = sum(map(math.prod, shapes)), math.prod(shapes[0])
+    amounts = {
+        "step": 1,
+        "layer": count(net),
+        "row": batch,
+        "output": batch * sum(shape[-1] for shape in shapes),
+        "operation": batch * (6 * weights - 2 * first),  # forward, dW and dx; the first layer needs no dx
+        "weight": weights,
+    }
+    waiting = max(0.0, NUMPY_READ * weights - NUMPY["operation"] * amounts["operation"])
     return Work(
-        NUMPY_PER_STEP + NUMPY_CALLS_PER_LAYER * n + flops / NUMPY_FLOPS + 3 * update,
-        JAX_PER_STEP + JAX_PER_LAYER * n + flops / JAX_FLOPS + update,
-        COMPILE + COMPILE_PER_LAYER * n + (0 if "jax" in sys.modules else IMPORT_JAX),
+        sum(NUMPY[what] * amount for what, amount in amounts.items()) + waiting,
+        sum(JAX[what] * amount for what, amount in amounts.items()),
+        COMPILE + COMPILE_PER_LAYER * count(net) + (0 if "jax" in sys.modules else IMPORT_JAX),
     )
 
 

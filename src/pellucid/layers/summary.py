@@ -26,9 +26,10 @@ def lines(net: Layer, params: Any, shape: Shape, indent: str) -> list[tuple[str,
     _, out = net.build(np.random.default_rng(0), shape)
     if not isinstance(net, Combinator):
         return [(f"{indent}{net!r}", str(out), f"{parameter_count(params):,}")]
-    rows = [] if isinstance(net, Chain) and not indent and not net.name else [(f"{indent}{net.name or type(net).__name__}", str(out), "")]
+    whole = isinstance(net, Chain) and not indent and not net.name
+    rows = [] if whole else [(f"{indent}{net.name or type(net).__name__}", str(out), "")]
     for child, p in zip(net.children, params, strict=True):
-        rows += lines(child, p, shape, indent + ("  " if rows and rows[0][2] == "" else ""))
+        rows += lines(child, p, shape, indent if whole else indent + "  ")
         if isinstance(net, Chain):
             _, shape = child.build(np.random.default_rng(0), shape)
     return rows

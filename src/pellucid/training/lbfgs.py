@@ -62,6 +62,19 @@ def refuse_statistics(net: Any, params: Any, data: Batch) -> None:
         )
 
 
+def refuse_statistics(net: Any, params: Any, data: Batch) -> None:
+    """Layers that keep running values would keep nothing here, and predict with what they were built with."""
+    row = select(data, np.arange(1))
+    ops = NumpyOps(training=True, weight=row.weight, lengths=row.lengths)
+    with np.errstate(all="ignore"):
+        ops.forward(net, params, row.x, "net")
+    if ops.kept:
+        raise ValueError(
+            f"LBFGS tries many weights for each it takes, so layers cannot keep running values of what they see, and this "
+            f"network keeps {'.'.join(map(str, next(iter(ops.kept))))}. Use Adam or SGD, or LayerNorm() in place of BatchNorm()."
+        )
+
+
 def as_vector(params: Any, dtype: Any) -> tuple[np.ndarray, Callable[[np.ndarray], Any]]:
     """All learned numbers as one float64 vector, and the way back."""
     learned = [leaf for path, leaf in leaves(params) if not is_buffer(path)]

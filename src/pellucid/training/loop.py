@@ -144,10 +144,10 @@ def gradient_epochs(run: Run, data: Batch, bar: Any, finish: Callable[..., None]
     """Train epoch by epoch; `finish` gets the epoch's means and its seconds."""
     job, net, loss, engine = run.job, run.model.net, run.model.loss, run.engine
     kind, watch = job.optimizer.kind(), watches_batches(job.callbacks)
-    length = 1 if watch else min(job.steps, predict_work(net, run.model.params, job.batch_size).chunk)
+    length = min(job.steps, predict_work(net, run.model.params, job.batch_size).chunk)
     while run.epoch < job.epochs and not run.stopping:
         began, totals, batch = time.perf_counter(), 0.0, 0
-        for plan in plans(run, length):
+        for plan in plans(run, length, 1 if watch else length):
             state, sums, finite = engine.train(net, loss, kind, engine.copy(run.state), data, engine.put(plan))
             sums = np.asarray(sums, dtype=np.float64)[: plan.count]
             if not finite:
@@ -168,16 +168,16 @@ def gradient_epochs(run: Run, data: Batch, bar: Any, finish: Callable[..., None]
         finish(means(loss, totals), time.perf_counter() - began, complete=batch == job.steps)
 
 
-def plans(run: Run, length: int) -> Iterator[Plan]:
-    """An epoch as chunks of `length` steps; the last one is filled up so that all have one shape."""
+def plans(run: Run, length: int, part: int) -> Iterator[Plan]:
+    """An epoch as chunks of `part` steps, filled up to `length`: all have one shape, so one program runs them all."""
     job = run.job
     order = epoch_order(job.order, len(job.data.x), run.model.seed, run.epoch)
     t = run.epoch + np.arange(job.steps) / job.steps
     watched = run.history[run.history.watched] if run.history.rows else []
     rates = rates_of(job.optimizer.learning_rate, t, job.epochs, watched).astype(run.model.dtype)
     whole = plan_of(order, job.batch_size, rates)
-    for i in range(0, job.steps, length):
-        count = min(length, job.steps - i)
+    for i in range(0, job.steps, part):
+        count = min(part, job.steps - i)
         rows, sizes, rates = (fill(a[i : i + count], length) for a in whole[:3])
         yield Plan(rows, sizes, rates, np.int32(count))
 

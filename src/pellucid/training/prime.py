@@ -40,7 +40,8 @@ def prime(net: Layer, params: Any, data: Batch, seed: int) -> Any:
     if len(data.x) > ROWS:
         data = select(data, np.sort(rng.choice(len(data.x), ROWS, replace=False)))
     ops = PrimingOps(rng, training=True, seed=np.uint32(seed % 2**32), weight=data.weight, lengths=data.lengths)
-    ops.forward(net, params, data.x, "net")
+    with np.errstate(all="ignore"):  # values that are not finite are found and explained in training
+        ops.forward(net, params, data.x, "net")
     return write_back(params, ops.primed)
 
 

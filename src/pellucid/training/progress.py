@@ -15,7 +15,7 @@ class Silent:
 
 
 class Progress:
-    """A line that is redrawn a few times a second."""
+    """Two lines that are redrawn a few times a second."""
 
     def __init__(self, bar: Any, task: Any, epochs: int) -> None:
         self.bar, self.task, self.epochs = bar, task, epochs
@@ -44,12 +44,11 @@ def progress(wanted: bool, epochs: int, done: int, rows: int) -> Any:
         def render(self, task: Any) -> Text:
             return Text(f"{task.speed:,.0f} samples/s" if task.speed else "compiling …", style="cyan")
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(24),
-        TextColumn("{task.fields[text]}", style="bold"),
-        Speed(),
-        TimeRemainingColumn(),
-    )
-    with Bar(*columns, console=console, speed_estimate_period=5) as bar:
+    class TwoLines(Bar):  # the numbers get a line of their own, so that all fits into 80 columns
+        def get_renderables(self) -> Any:
+            yield self.make_tasks_table(self.tasks)
+            yield from (Text(task.fields["text"], style="bold", no_wrap=True, overflow="ellipsis") for task in self.tasks)
+
+    columns = (TextColumn("{task.description}"), BarColumn(30), Speed(), TimeRemainingColumn(elapsed_when_finished=True))
+    with TwoLines(*columns, console=console, speed_estimate_period=5) as bar:
         yield Progress(bar, bar.add_task("starting", total=rows, completed=done, text=""), epochs)

@@ -1,0 +1,51 @@
+"""`engine="auto"`: the prediction behind it."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import pellucid as pc
+from pellucid.engines.choose import choose_engine, predict_work
+
+
+def mlp(*sizes):
+    layers = [layer for units in sizes[1:-1] for layer in (pc.Linear(units), pc.ReLU())]
+    return pc.Network(pc.Chain(*layers, pc.Linear(sizes[-1])), (sizes[0],), "softmax_cross_entropy")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "batch", "steps", "engine"),
+    [  # what `make bench` and benchmarks/calibrate.py measure on two cores
+        ((30, 64, 64, 4), 32, 300, "numpy"),
+        ((30, 64, 64, 4), 32, 30_000, "jax"),
+        ((30, 64, 64, 4), 1, 300, "numpy"),
+        ((30, 64, 64, 4), 1, 30_000, "jax"),
+        ((784, 512, 256, 10), 128, 100, "numpy"),
+        ((784, 512, 256, 10), 128, 30_000, "numpy"),
+        ((1024, 1024, 10), 1, 3_000, "jax"),
+    ],
+)
+def test_the_engine_that_is_done_first_is_taken(sizes, batch, steps, engine):
+    model = mlp(*sizes)
+    assert choose_engine(model.net, model.params, batch, steps)[0] == engine
+
+
+@given(st.integers(1, 300), st.integers(1, 300), st.integers(1, 5))
+def test_more_work_is_never_predicted_to_take_less_time(width, batch, hidden):
+    def predicted(width, batch, hidden):
+        model = mlp(8, *[width] * hidden, 3)
+        return predict_work(model.net, model.params, batch)
+
+    now = predicted(width, batch, hidden)
+    for more in (predicted(width + 7, batch, hidden), predicted(width, batch + 7, hidden), predicted(width, batch, hidden + 1)):
+        assert more.numpy > now.numpy
+        assert more.jax > now.jax
+        assert more.chunk <= now.chunk
+
+
+def test_a_network_without_weights_has_a_prediction():
+    work = predict_work(pc.Tanh(), {}, 8)
+    assert math.isfinite(work.numpy)
+    assert work.numpy > work.jax > 0
