@@ -40,7 +40,7 @@ from .training.finite import NonFiniteError
 
 if TYPE_CHECKING:
     from .estimators import MLPClassifier, MLPRegressor, NetworkClassifier, NetworkRegressor, RBFClassifier, RBFRegressor
-    from .files import load
+    from .files import load, save
 
 __version__ = "0.1.0"
 
@@ -53,6 +53,7 @@ LATER = {
     "RBFClassifier": "estimators",
     "RBFRegressor": "estimators",
     "load": "files",
+    "save": "files",
 }
 
 __all__ = [
@@ -112,6 +113,7 @@ __all__ = [
     "kernel_density",
     "load",
     "ridge_output",
+    "save",
 ]
 
 

@@ -189,6 +189,8 @@ def test_own_validation_data_scores_and_stops():
     assert pc.MLPClassifier(8, max_iter=3).fit(X, Y, X_val=X, y_val=Y).validation_loss_curve_[-1] > 0
     with pytest.raises(ValueError, match="belong together"):
         model.fit(X, Y, X_val=X)
+    with pytest.raises(ValueError, match=r"y_val has classes that y does not have: \[7\]"):
+        model.fit(X, Y, X_val=X[:2], y_val=[0, 7])
 
 
 def test_layers_of_their_own_activation_dropout_class_weight_and_callbacks():

@@ -40,6 +40,8 @@ def test_output_layer_and_loss_can_be_said():
     np.testing.assert_allclose(model.predict_proba(X).sum(1), 1)
     model = pc.NetworkClassifier(NET >> pc.Linear(3), head=None, **FAST).fit(X, Y)
     assert repr(model.network_.net) == "Linear(6) >> Tanh() >> Linear(3)"
+    with pytest.warns(UserWarning, match=r"Linear\(3\) ends the embedding, and the output layer Linear\(3\) follows it"):
+        pc.NetworkClassifier(NET >> pc.Linear(3), **FAST).fit(X, Y)
     model = pc.NetworkRegressor(NET, head=pc.Linear(1, bias=False), loss=pc.Huber(0.5), **FAST).fit(X, X[:, 0])
     assert model.network_.parameters["2.W"].shape == (6, 1)
     assert "2.b" not in model.network_.parameters

@@ -138,7 +138,7 @@ class NetworkEstimator(CallbackSupportMixin, BaseEstimator):
 
 
 OPS = NumpyOps()
-BLOCK = 1024  # rows predicted at a time: they stay in the processor's cache
+BLOCK = 512  # rows predicted at a time: they stay in the processor's cache
 
 
 class Cast:

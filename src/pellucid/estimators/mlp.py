@@ -237,6 +237,7 @@ class BaseMLP(NetworkEstimator):
         if X_val is not None:
             x = self._rows(X_val)
             held_y = np.asarray(y_val)
+            self._refuse_unknown(held_y)
             held = Batch(x, self._targets(held_y, data.weight.dtype), np.ones(len(x), data.weight.dtype))
         else:
             mine, theirs = train_test_split(
@@ -279,6 +280,9 @@ class BaseMLP(NetworkEstimator):
 
     def _strata(self, y: Any) -> Any:
         return None
+
+    def _refuse_unknown(self, y: Any) -> None:
+        """Validation targets must be of the kind that was learned."""
 
     # supplied by the classifier and the regressor
     def _validated(self, X: Any, y: Any, first: bool, incremental: bool) -> tuple[Any, Any]:
@@ -407,6 +411,11 @@ class MLPClassifier(ClassifierMixin, BaseMLP):
         if self._label_binarizer.y_type_ == "multiclass":
             return SoftmaxCrossEntropy(), len(self.classes_), "softmax"
         return SigmoidCrossEntropy(), target.shape[1], "logistic"
+
+    def _refuse_unknown(self, y: Any) -> None:
+        unknown = [] if y.ndim > 1 else np.setdiff1d(y, self.classes_)
+        if len(unknown):
+            raise ValueError(f"y_val has classes that y does not have: {unknown}.")
 
     def _strata(self, y: Any) -> Any:
         """Classes keep their shares, unless rows have several labels or a class has a single row."""

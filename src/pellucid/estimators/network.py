@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from sklearn.utils.validation import check_consistent_length, validate_data
 
 from ..layers import Chain, Flatten, Layer, Linear, ReLU, Sigmoid, Softmax
 from ..losses import BinaryCrossEntropy, Brier, CrossEntropy, Loss, SigmoidCrossEntropy, SoftmaxCrossEntropy, SquaredError, get_loss
-from ..network import Network
+from ..network import Network, last_layer
 from ..optimizers import get_optimizer
 from ..training.callbacks import as_callbacks
 from ..training.data import check_finite
@@ -138,6 +139,7 @@ class BaseNetworkEstimator(NetworkEstimator):
                     f"{net!r} gives {out} for every sequence, one row for each position. End the embedding with a layer that "
                     "keeps one row of a sequence of any length, or pass head=None and a y for each position."
                 )
+            warn_output_twice(net, units)
             net = Chain(net, *([Flatten()] if len(out) > 1 else []), Linear(units), *after(loss))
         elif self.head is not None:
             raise ValueError(f"head must be 'auto', a Layer or None, got {self.head!r}.")
@@ -330,6 +332,18 @@ class NetworkRegressor(RegressorMixin, BaseNetworkEstimator):
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
+
+
+def warn_output_twice(net: Layer, units: int) -> None:
+    """Say so where the embedding seems to have an output layer of its own."""
+    last = last_layer(net)
+    if isinstance(last, Softmax) or (isinstance(last, Linear) and last.units == units):
+        warnings.warn(
+            f"{last!r} ends the embedding, and the output layer Linear({units}) follows it. If it is meant as the output, "
+            "leave it out, or pass head=None.",
+            UserWarning,
+            stacklevel=5,
+        )
 
 
 def after(loss: Loss) -> list[Layer]:

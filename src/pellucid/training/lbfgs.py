@@ -54,18 +54,6 @@ def refuse_statistics(net: Any, params: Any, data: Batch) -> None:
     """Layers that keep running values would keep nothing here, and predict with what they were built with."""
     row = select(data, np.arange(1))
     ops = NumpyOps(training=True, weight=row.weight, lengths=row.lengths)
-    ops.forward(net, params, row.x, "net")
-    if ops.kept:
-        raise ValueError(
-            f"LBFGS tries many weights for each it takes, so layers cannot keep running values of what they see, and this "
-            f"network keeps {'.'.join(map(str, next(iter(ops.kept))))}. Use Adam or SGD, or LayerNorm() in place of BatchNorm()."
-        )
-
-
-def refuse_statistics(net: Any, params: Any, data: Batch) -> None:
-    """Layers that keep running values would keep nothing here, and predict with what they were built with."""
-    row = select(data, np.arange(1))
-    ops = NumpyOps(training=True, weight=row.weight, lengths=row.lengths)
     with np.errstate(all="ignore"):
         ops.forward(net, params, row.x, "net")
     if ops.kept:

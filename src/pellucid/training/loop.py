@@ -23,7 +23,7 @@ from .callbacks import Callback, EarlyStopping, History
 from .checkpoint import Saved, data_digest, load_checkpoint, save_checkpoint
 from .finite import explain_nonfinite
 from .lbfgs import lbfgs_epochs
-from .progress import progress
+from .progress import SILENT, progress
 from .step import Batch, State
 
 __all__ = ["Job", "Run", "evaluate", "train"]
@@ -157,7 +157,8 @@ def gradient_epochs(run: Run, data: Batch, bar: Any, finish: Callable[..., None]
                 raise error
             run.state = state
             totals, batch = totals + sums.sum(0), batch + len(sums)
-            bar.advance(int(plan.sizes[: plan.count].sum()), run.epoch + 1, describe(run, totals))
+            if bar is not SILENT:
+                bar.advance(int(plan.sizes[: plan.count].sum()), run.epoch + 1, describe(run, totals))
             if watch:
                 call(run, "batch_end", batch, float(sums[0, 1] / sums[0, 0]))
             if run.interrupted:
@@ -191,7 +192,7 @@ def plan_of(order: np.ndarray, size: int, rates: np.ndarray) -> Plan:
 
 def fill(a: np.ndarray, length: int) -> np.ndarray:
     """`a` with zeros added up to `length`."""
-    return np.concatenate([a, np.zeros((length - len(a), *a.shape[1:]), a.dtype)])
+    return a if len(a) == length else np.concatenate([a, np.zeros((length - len(a), *a.shape[1:]), a.dtype)])
 
 
 def epoch_order(order: Any, n: int, seed: int, epoch: int) -> np.ndarray:
