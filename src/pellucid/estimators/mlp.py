@@ -413,7 +413,7 @@ class MLPClassifier(ClassifierMixin, BaseMLP):
         return SigmoidCrossEntropy(), target.shape[1], "logistic"
 
     def _refuse_unknown(self, y: Any) -> None:
-        unknown = [] if y.ndim > 1 else np.setdiff1d(y, self.classes_)
+        unknown: Any = [] if y.ndim > 1 else np.setdiff1d(y, self.classes_)
         if len(unknown):
             raise ValueError(f"y_val has classes that y does not have: {unknown}.")
 
