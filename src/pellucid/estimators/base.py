@@ -138,7 +138,7 @@ class NetworkEstimator(CallbackSupportMixin, BaseEstimator):
 
 
 OPS = NumpyOps()
-BLOCK = 512  # rows predicted at a time: they stay in the processor's cache
+BLOCK = 4096  # rows predicted at a time: little memory, and few enough matrix products for threads to pay
 
 
 class Cast:
