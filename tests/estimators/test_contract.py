@@ -98,6 +98,8 @@ def test_grid_search_reaches_into_optimizers_layers_and_losses():
     changed.set_params(net__1__slope=0.2, loss__delta=3, optimizer="sgd", optimizer__momentum=0.5)
     assert repr(changed.net) == "Linear(5).named('wide') >> LeakyReLU(slope=0.2)"
     assert (changed.loss, changed.optimizer) == (pc.Huber(3.0), pc.SGD(momentum=0.5))
+    wrapped = pc.NetworkRegressor(pc.Linear(4) >> pc.Repeat(pc.Linear(4) >> pc.Tanh(), 2)).set_params(net__1__times=3)
+    assert repr(wrapped.net) == "Linear(4) >> Repeat(Linear(4) >> Tanh(), 3)"
     with pytest.raises(ValueError, match="no parameter 'optimizer__speed'"):
         changed.set_params(optimizer__speed=1)
 

@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import html
 import os
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -14,7 +14,7 @@ from sklearn.utils import estimator_html_repr, get_tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ..engines.numpy import NumpyOps
-from ..layers.base import Layer
+from ..layers.combine import Combinator
 from ..optimizers import NAMED as OPTIMIZERS
 from ..optimizers import get_optimizer
 from ..settings import Settings
@@ -155,40 +155,32 @@ class Cast:
 
 
 def inside(value: Any, prefix: str = "") -> dict[str, Any]:
-    """The fields of settings by path, such as ``{"learning_rate": 0.001}`` or ``{"0__units": 8}`` of a chain."""
+    """The fields of settings by path, such as ``{"learning_rate": 0.001}``; children of a chain by place or name: ``{"0__units": 8}``."""
+    found: dict[str, Any] = {}
+    for key, held in parts(value).items():
+        found |= {f"{prefix}{key}": held, **inside(held, f"{prefix}{key}__")}
+    return found
+
+
+def parts(value: Any) -> dict[str, Any]:
+    """What settings are made of: the layers of a combinator, the fields of everything else."""
+    if isinstance(value, Combinator):
+        return {layer.name or str(i): layer for i, layer in enumerate(value.layers)}
     if not isinstance(value, Settings):
         return {}
-    found: dict[str, Any] = {}
-    if isinstance(value, Layer) and value.children:
-        for i, child in enumerate(value.children):
-            key = f"{prefix}{child.name or i}"
-            found |= {key: child, **inside(child, f"{key}__")}
-        return found
-    for field in dataclasses.fields(value):  # type: ignore[arg-type]
-        if field.name != "name":
-            held = getattr(value, field.name)
-            found |= {f"{prefix}{field.name}": held, **inside(held, f"{prefix}{field.name}__")}
-    return found
+    return {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.name != "name"}  # type: ignore[arg-type]
 
 
 def with_setting(value: Any, path: list[str], new: Any) -> Any:
     """`value` with the setting at `path` replaced."""
     key, *rest = path
-    if isinstance(value, Layer) and value.children:
-        children = list(value.children)
-        i = next(i for i, child in enumerate(children) if key in (child.name, str(i)))
-        children[i] = with_setting(children[i], rest, new) if rest else new
-        if hasattr(value, "layers"):
-            return type(value)(*children, name=value.name)
-        names = [f.name for f in dataclasses.fields(value) if isinstance(getattr(value, f.name), Layer)]
-        return value.replace(**{names[i]: children[i]})
-    return value.replace(**{key: with_setting(getattr(value, key), rest, new) if rest else new})
+    held = parts(value)
+    held[key] = with_setting(held[key], rest, new) if rest else new
+    return type(value)(*held.values(), name=value.name) if isinstance(value, Combinator) else value.replace(**{key: held[key]})
 
 
 class Told(Callback):
     """Tells scikit-learn's callbacks (1.9 and later) about every epoch, and stops when one of them asks for it."""
-
-    TASK: ClassVar[str] = "epoch"
 
     def __init__(self, estimator: Any, X: Any, y: Any, epochs: int) -> None:
         self.estimator, self.data = estimator, {"estimator": estimator, "X": X, "y": y}
@@ -203,7 +195,7 @@ class Told(Callback):
         return {"network_": network}
 
     def begin(self, run: Any) -> None:
-        self.task = self.context.subcontext(task_name=self.TASK)
+        self.task = self.context.subcontext(task_name="epoch")
         self.task.call_on_fit_task_begin(**self.data)
 
     fit_begin = begin
