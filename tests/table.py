@@ -57,6 +57,34 @@ LAYERS: dict[str, list[tuple[pc.Layer, tuple[int, ...]]]] = {
     "Flatten": [(pc.Flatten(), (3, 4)), (pc.Flatten(), (5,))],
     "Reshape": [(pc.Reshape((3, 4)), (12,)), (pc.Reshape((2, -1)), (3, 4))],
     "Dropout": [(pc.Dropout(0.4), (9,)), (pc.Dropout(0.0), (9,))],
+    "Conv1d": [(pc.Conv1d(3, 3), (5, 2)), (pc.Conv1d(2, 2, stride=2, padding="valid", dilation=2), (7, 1))],
+    "Conv2d": [
+        (pc.Conv2d(3, 3), (4, 5, 2)),
+        (pc.Conv2d(4, (2, 3), stride=(2, 1), padding=1, groups=2, bias=False), (5, 4, 2)),
+        (pc.Conv2d(2, 2, dilation=2, padding="valid"), (4, 4, 1)),
+    ],
+    "ChannelsLast": [(pc.ChannelsLast(), (2, 3, 4)), (pc.ChannelsLast(), (2, 5))],
+    "MaxPool1d": [(pc.MaxPool1d(3, stride=2), (7, 2))],
+    "MaxPool2d": [(pc.MaxPool2d(2), (4, 6, 2)), (pc.MaxPool2d(3, stride=2, padding=1), (5, 4, 1))],
+    "AvgPool1d": [(pc.AvgPool1d(2, padding="same"), (7, 2))],
+    "AvgPool2d": [(pc.AvgPool2d(2), (5, 4, 2)), (pc.AvgPool2d(3, stride=2, padding=1), (5, 4, 1))],
+    "GlobalAvgPool": [(pc.GlobalAvgPool(), (3, 4, 2)), (pc.GlobalAvgPool(), (5, 2))],
+    "GlobalMaxPool": [(pc.GlobalMaxPool(), (3, 4, 2)), (pc.GlobalMaxPool(), (5, 2))],
+    "RNN": [
+        (pc.RNN(3), (4, 2)),
+        (pc.RNN(3, outputs="every", activation=pc.Softplus(), h0=[0.5, -1.0, 2.0]), (4, 2)),
+        (pc.RNN(2, outputs="every", bidirectional=True, bias=False), (3, 2)),
+    ],
+    "LSTM": [
+        (pc.LSTM(3), (4, 2)),
+        (pc.LSTM(2, outputs="every", bidirectional=True), (3, 2)),
+        (pc.LSTM(2, reverse=True, bias=False), (3, 1)),
+    ],
+    "GRU": [
+        (pc.GRU(3), (4, 2)),
+        (pc.GRU(2, outputs="every", bidirectional=True), (3, 2)),
+        (pc.GRU(2, reverse=True, bias=False), (1, 3)),
+    ],
     "RBF": [
         (pc.RBF(4, width="scalar"), (3,)),
         (pc.RBF(4, "multiquadric"), (3,)),
@@ -91,7 +119,7 @@ LAYERS: dict[str, list[tuple[pc.Layer, tuple[int, ...]]]] = {
 # exported layers whose derivative is no derivative of their output: tested on their own
 THRESHOLDS = {"Sign", "Step"}
 # names that are bases or errors, not layers to run
-BASES = {"Layer", "Activation", "ShapeError"}
+BASES = {"Layer", "Activation", "Recurrent", "ShapeError"}
 
 UNIT = np.random.default_rng(5).uniform(0.05, 0.95, (6, 4))
 DISTRIBUTION = UNIT / UNIT.sum(-1, keepdims=True)

@@ -37,6 +37,7 @@ from .schedules import Cosine, Exponential, InverseTime, OneCycle, ReduceOnPlate
 from .settings import Fixed
 from .training.callbacks import Callback, EarlyStopping, History
 from .training.finite import NonFiniteError
+from .training.sequences import cut_streams
 
 if TYPE_CHECKING:
     from .estimators import MLPClassifier, MLPRegressor, NetworkClassifier, NetworkRegressor, RBFClassifier, RBFRegressor
@@ -108,6 +109,7 @@ __all__ = [
     "Zeros",
     "check_layer",
     "cross_entropy_bits",
+    "cut_streams",
     "entropy_bits",
     "information_bits",
     "kernel_density",

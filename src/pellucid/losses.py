@@ -54,8 +54,8 @@ class Loss(Settings):
     def prepare(self, target: np.ndarray, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """Check a whole target array against outputs of `shape` (without batch axis) and return it as trained on."""
         target = numbers(target)
-        if target.shape[1:] == () and shape == (1,):
-            target = target[:, None]
+        if (*target.shape[1:], 1) == shape:
+            target = target[..., None]
         if target.shape[1:] != shape:
             raise ValueError(
                 f"{self!r}: the network gives {as_batch(shape)}, so y must have that shape, got {as_batch(target.shape[1:])}."

@@ -12,7 +12,7 @@ import numpy as np
 
 from .engines import get_engine
 from .layers.activations import LogSoftmax, Sigmoid, Softmax
-from .layers.base import Layer, parameter_count
+from .layers.base import Layer, Shape, parameter_count
 from .losses import BinaryCrossEntropy, CrossEntropy, Loss, SigmoidCrossEntropy, SoftmaxCrossEntropy, SquaredError, get_loss
 from .optimizers import LBFGS, Optimizer, get_optimizer
 from .proof import GradientCheck, check_gradients
@@ -21,6 +21,7 @@ from .training.callbacks import EarlyStopping, History, as_callbacks
 from .training.data import as_inputs, class_factors, class_numbers, make_batch, row_weights, select, split
 from .training.loop import Job, evaluate, train
 from .training.prime import prime
+from .training.sequences import as_sequences, check_streams, every_step, is_list, rows_at_once, sequence_shape, unpad
 from .training.step import Batch
 from .tree import flatten, map_leaves, unflatten
 
@@ -37,7 +38,7 @@ class Network:
     net : Layer
         Any expression, such as ``Linear(64) >> ReLU() >> Linear(10)``.
     input_shape : tuple of int, optional
-        The shape of one row of X. Left out, the first `fit` takes it from X.
+        The shape of one row of X; (None, 12) are sequences of any length. Left out, the first `fit` takes it from X.
     loss : str or Loss
         "auto" follows the last layer: Softmax() takes CrossEntropy(), Sigmoid() takes BinaryCrossEntropy(),
         anything else SquaredError() (N25).
@@ -59,7 +60,7 @@ class Network:
     def __init__(
         self,
         net: Layer,
-        input_shape: int | Iterable[int] | None = None,
+        input_shape: int | Iterable[int | None] | None = None,
         loss: str | Loss = "auto",
         *,
         seed: int = 0,
@@ -76,18 +77,22 @@ class Network:
         self.loss = default_loss(net) if isinstance(loss, str) and loss == "auto" else get_loss(loss)
         warn_applied_twice(net, self.loss)
         self.history = History()
-        self.input_shape: tuple[int, ...] | None = None
-        self.output_shape: tuple[int, ...] = ()
+        self.input_shape: Shape | None = None
+        self.output_shape: Shape = ()
         self.params: Any = None
         if input_shape is not None:
             self.build(input_shape)
 
-    def build(self, input_shape: int | Iterable[int]) -> Network:
+    def build(self, input_shape: int | Iterable[int | None]) -> Network:
         """Make fresh parameters for rows of `input_shape` (N48)."""
         sizes: list[Any] = list(input_shape) if isinstance(input_shape, Iterable) else [input_shape]
-        if any(isinstance(n, bool) or not hasattr(n, "__index__") or n < 1 for n in sizes):
-            raise ValueError(f"input_shape must be the sizes of one row, such as (64,), without the batch; got {input_shape!r}.")
-        shape = tuple(int(n) for n in sizes)
+        known = sizes[1:] if sizes and sizes[0] is None else sizes
+        if any(isinstance(n, bool) or not hasattr(n, "__index__") or n < 1 for n in known):
+            raise ValueError(
+                "input_shape must be the sizes of one row, such as (64,), without the batch, or (None, 12) for sequences of any "
+                f"length; got {input_shape!r}."
+            )
+        shape = tuple(None if n is None else int(n) for n in sizes)
         params, self.output_shape = self.net.build(np.random.default_rng(self.seed), shape)
         self.params, self.input_shape = map_leaves(lambda a: np.asarray(a, self.dtype), params), shape
         return self
@@ -105,6 +110,7 @@ class Network:
         engine: Literal["auto", "numpy", "jax"] = "auto",
         validation: float | tuple[Any, ...] | None = None,
         sample_weight: Any = None,
+        lengths: Any = None,
         class_weight: Any = None,
         early_stopping: bool | int | EarlyStopping | None = None,
         callbacks: Any = None,
@@ -119,7 +125,8 @@ class Network:
         Parameters
         ----------
         X, y : array, list or frame
-            One row per example. Class targets are numbers 0, 1, … or one-hot rows.
+            One row per example. Class targets are numbers 0, 1, … or one-hot rows. Sequences of different length are a
+            list of arrays (steps, features), and so are their targets where the network has an output at every step.
         epochs : int
             Passes over the data.
         batch_size : int, optional
@@ -128,10 +135,12 @@ class Network:
             ``pc.Adam(1e-3)``, ``pc.SGD(pc.InverseTime(0.1), momentum=0.9)``, …
         engine : "auto", "numpy" or "jax"
             "auto" takes the one predicted to be done first; ``history.engine`` says which and why.
-        validation : float or (X, y) or (X, y, sample_weight), optional
+        validation : float or (X, y) or (X, y, sample_weight) or (X, y, sample_weight, lengths), optional
             A fraction of the rows (classes keep their shares), or other data, to measure after every epoch.
         sample_weight : array, optional
             A weight per row: 2 counts as two equal rows, 0 as none.
+        lengths : array, optional
+            For sequences that are padded already: how many steps of each row are real.
         class_weight : "balanced" or dict, optional
             Weights by class, multiplied with `sample_weight`.
         early_stopping : bool, int (patience) or EarlyStopping, optional
@@ -166,10 +175,12 @@ class Network:
             raise ValueError("LBFGS cannot be checkpointed: SciPy keeps its memory to itself. Use another optimizer, or no checkpoint.")
         if checkpoint is not None and not Path(checkpoint).absolute().parent.is_dir():
             raise FileNotFoundError(f"checkpoint: the folder {Path(checkpoint).absolute().parent} does not exist.")
-        data = self.as_batch(X, y, sample_weight, build=True)
+        data = self.as_batch(X, y, sample_weight, lengths, build=True)
+        rows = len(data.x)
         data, origin, held = self.divide(data, class_weight, validation)
         self.params = prime(self.net, self.params, data, self.seed)
         size = min(batch_size or optimizer.batch_size or len(data.x), len(data.x))
+        check_streams(self.net, rows, origin, size, order)
         job = Job(
             data, origin, held, optimizer, epochs, size, order, engine, as_callbacks(callbacks), dict(metrics or {}),
             as_stopping(early_stopping), Path(checkpoint) if checkpoint is not None else None, resume, progress,
@@ -189,8 +200,11 @@ class Network:
         if validation is None:
             return data, origin, None
         if isinstance(validation, tuple | list):
-            if len(validation) not in (2, 3):
-                raise ValueError(f"validation must be a fraction, (X, y) or (X, y, sample_weight), got a tuple of {len(validation)}.")
+            if len(validation) not in (2, 3, 4):
+                raise ValueError(
+                    "validation must be a fraction, (X, y), (X, y, sample_weight) or (X, y, sample_weight, lengths), "
+                    f"got a tuple of {len(validation)}."
+                )
             held = self.as_batch(*validation)
             return data, origin, select(held, np.flatnonzero(held.weight))
         if isinstance(validation, bool) or not isinstance(validation, int | float | np.number) or not 0 < validation < 1:
@@ -199,48 +213,63 @@ class Network:
         return select(data, mine), origin[mine], select(data, theirs)
 
     # ---------------------------------------------------------------- using it
-    def __call__(self, X: Any) -> np.ndarray:
-        """The network's outputs for rows X, as they are."""
-        self.require_built()
-        x = as_inputs(X, self.input_shape, self.dtype)
-        self.net.check_input(x)
-        return self.outputs(x, self.params)
+    @friendly
+    def __call__(self, X: Any, *, lengths: Any = None) -> Any:
+        """The network's outputs for rows X, as they are.
 
-    def outputs(self, x: np.ndarray, params: Any, size: int = 8192) -> np.ndarray:
+        For an output at every step of a list of sequences, a list of arrays; of a padded array, zero beyond `lengths`.
+        """
+        return self.apply(X, lengths, lambda ops, y: y)
+
+    def apply(self, X: Any, lengths: Any, read: Callable[[Any, Any], Any]) -> Any:
+        """The outputs for rows X as `read` reads them."""
+        self.require_built()
+        padded, lengths = as_sequences(X, lengths, self.input_shape, self.net)
+        x = as_inputs(padded, self.input_shape, self.dtype)
+        self.net.check_input(x)
+        y, as_list = read(get_engine("numpy").NumpyOps(), self.outputs(x, self.params, lengths)), is_list(X, self.input_shape)
+        return unpad(y, lengths, as_list) if every_step(self.output_shape, x) and (as_list or lengths is not None) else y
+
+    def outputs(self, x: np.ndarray, params: Any, lengths: Any = None, size: int = 8192) -> np.ndarray:
         """Outputs for checked rows, in batches that keep memory small."""
-        engine = get_engine("numpy")
-        parts = [engine.forward(self.net, params, x[i : i + size]) for i in range(0, len(x), size)]
+        engine, size, weight = get_engine("numpy"), rows_at_once(self.net, x, size), np.ones(len(x), self.dtype)
+        cuts = [slice(i, i + size) for i in range(0, len(x), size)]
+        parts = [engine.forward(self.net, params, x[c], weight[c], None if lengths is None else lengths[c]) for c in cuts]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def predict(self, X: Any) -> np.ndarray:
+    @friendly
+    def predict(self, X: Any, *, lengths: Any = None) -> Any:
         """Class numbers for a classification loss, the outputs themselves otherwise."""
-        return self.loss.decide(get_engine("numpy").NumpyOps(), self(X))
-
-    def predict_proba(self, X: Any) -> np.ndarray:
-        """Class probabilities, for a classification loss."""
-        return self.loss.probabilities(get_engine("numpy").NumpyOps(), self(X))
+        return self.apply(X, lengths, self.loss.decide)
 
     @friendly
-    def evaluate(self, X: Any, y: Any, *, sample_weight: Any = None) -> dict[str, float]:
+    def predict_proba(self, X: Any, *, lengths: Any = None) -> Any:
+        """Class probabilities, for a classification loss."""
+        return self.apply(X, lengths, self.loss.probabilities)
+
+    @friendly
+    def evaluate(self, X: Any, y: Any, *, sample_weight: Any = None, lengths: Any = None) -> dict[str, float]:
         """Mean loss and scores on rows X with targets y."""
-        batch = self.as_batch(X, y, sample_weight)
+        batch = self.as_batch(X, y, sample_weight, lengths)
         return evaluate(get_engine("numpy"), self.net, self.loss, self.params, batch, batch)
 
     # ---------------------------------------------------------------- looking inside
     @friendly
-    def gradients(self, X: Any, y: Any, *, sample_weight: Any = None) -> tuple[float, dict[str, np.ndarray]]:
+    def gradients(self, X: Any, y: Any, *, sample_weight: Any = None, lengths: Any = None) -> tuple[float, dict[str, np.ndarray]]:
         """The mean loss over the rows and its gradient by every parameter, by name."""
-        batch = self.as_batch(X, y, sample_weight)
+        batch = self.as_batch(X, y, sample_weight, lengths)
         value, grads = get_engine("numpy").value_and_gradients(self.net, self.loss, self.params, batch, np.uint32(self.seed))
         return float(value), flatten(grads, self.net)
 
     @friendly
-    def check_gradients(self, X: Any, y: Any, *, sample_weight: Any = None, tolerance: float = 1e-6, entries: int = 100) -> GradientCheck:
+    def check_gradients(
+        self, X: Any, y: Any, *, sample_weight: Any = None, lengths: Any = None, tolerance: float = 1e-6, entries: int = 100
+    ) -> GradientCheck:
         """Compare our gradients with central differences and automatic differentiation, in float64.
 
         At most `entries` entries of each parameter are tried. The result prints as a table and is true when all agree.
         """
-        batch = self.as_batch(X, y, sample_weight, dtype=np.dtype("float64"))
+        batch = self.as_batch(X, y, sample_weight, lengths, dtype=np.dtype("float64"))
         params = map_leaves(lambda a: np.asarray(a, np.float64), self.params)
         return check_gradients(self.net, self.loss, params, batch, seed=self.seed, tolerance=tolerance, entries=entries)
 
@@ -283,11 +312,12 @@ class Network:
         return f"Network({self.net!r}, input_shape={self.input_shape}, loss={self.loss!r}, seed={self.seed}, dtype={str(self.dtype)!r})"
 
     # ---------------------------------------------------------------- helpers
-    def as_batch(self, X: Any, y: Any, sample_weight: Any = None, build: bool = False, dtype: Any = None) -> Batch:
+    def as_batch(self, X: Any, y: Any, sample_weight: Any = None, lengths: Any = None, build: bool = False, dtype: Any = None) -> Batch:
         if self.params is None and build:
-            self.build(as_inputs(X, None, self.dtype).shape[1:])
+            self.build(sequence_shape(X, lengths) or as_inputs(X, None, self.dtype).shape[1:])
         self.require_built()
-        batch = make_batch(X, y, sample_weight, self.loss, self.input_shape, self.output_shape, dtype or self.dtype)
+        shapes = self.input_shape, self.output_shape
+        batch = make_batch(X, y, sample_weight, lengths, self.loss, self.net, *shapes, dtype or self.dtype)
         self.net.check_input(batch.x)
         return batch
 

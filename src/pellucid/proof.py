@@ -75,20 +75,30 @@ class Probe(Loss):
 
 
 def check_layer(
-    layer: Layer, shape: tuple[int, ...], *, batch: int = 3, seed: int = 0, tolerance: float = 1e-6, entries: int = 100
+    layer: Layer,
+    shape: tuple[int, ...],
+    *,
+    batch: int = 3,
+    seed: int = 0,
+    tolerance: float = 1e-6,
+    entries: int = 100,
+    lengths: Any = None,
 ) -> GradientCheck:
     """Check a layer's gradients, by its parameters and its input, for random rows of `shape` (without the batch axis).
 
     For your own layers as for ours::
 
         assert check_layer(MyLayer(8), (5,))
+
+    With `lengths`, one per row, only that many positions of each row are real.
     """
     rng = np.random.default_rng(seed)
     params, out = layer.build(rng, tuple(shape))
     params = map_leaves(lambda a: np.asarray(a, np.float64), params)
     x, flow = rng.normal(size=(batch, *shape)), rng.normal(size=(batch, *out))
     weight = np.full(batch, 1.0)
-    return check_gradients(layer, Probe(), params, Batch(x, flow, weight), seed=seed, tolerance=tolerance, entries=entries, wrt_input=True)
+    data = Batch(x, flow, weight, None if lengths is None else np.asarray(lengths, np.int32))
+    return check_gradients(layer, Probe(), params, data, seed=seed, tolerance=tolerance, entries=entries, wrt_input=True)
 
 
 def check_gradients(

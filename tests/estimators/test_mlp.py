@@ -217,3 +217,12 @@ def test_float32_stays_float32_everywhere():
     model = pc.MLPClassifier(4, max_iter=2).fit(X.astype(np.float32), Y)
     assert {W.dtype for W in model.coefs_} == {np.dtype("float32")}
     assert model.predict_proba(X.astype(np.float32)).dtype == np.float32
+    model = pc.MLPClassifier(4, max_iter=1, early_stopping=True, warm_start=True).fit(X.astype(np.float32), Y)
+    model.fit(X, Y, X_val=X, y_val=Y)
+    assert {W.dtype for W in model.coefs_} == {np.dtype("float32")}
+
+
+def test_lbfgs_that_has_nothing_to_do_still_says_its_loss():
+    a, b = both("MLPRegressor", np.zeros((20, 2)), np.zeros(20), solver="lbfgs", tol=1e9)
+    assert b.n_iter_ == a.n_iter_ == 0
+    assert b.loss_ == pytest.approx(a.loss_)

@@ -5,6 +5,7 @@ import pytest
 from scipy.spatial.distance import pdist
 from sklearn.cluster import KMeans
 from sklearn.datasets import load_digits, load_iris
+from sklearn.model_selection import cross_val_score
 
 import pellucid as pc
 
@@ -71,6 +72,24 @@ def test_images_and_sequences_of_one_length():
     assert repr(model.network_.net) == "Linear(3) >> Tanh() >> Flatten() >> Linear(10)"
     with pytest.raises(ValueError, match="built for"):
         model.predict(images[:, 0, :4])
+
+
+def test_sequences_of_different_length(tmp_path):
+    """Whether the first column sums to more than zero, over 3 to 8 steps."""
+    rng = np.random.default_rng(0)
+    sequences = [rng.normal(size=(rng.integers(3, 9), 2)) for _ in range(60)]
+    y = np.where([x[:, 0].sum() > 0 for x in sequences], "up", "down")
+    model = pc.NetworkClassifier(pc.RNN(8), epochs=60, optimizer=pc.Adam(0.03), random_state=0, engine="numpy")
+    assert cross_val_score(model, sequences, y, cv=2).mean() > 0.8
+    model.fit(sequences, y).save(tmp_path / "m.pellucid")
+    np.testing.assert_array_equal(pc.load(tmp_path / "m.pellucid").predict_proba(sequences), model.predict_proba(sequences))
+    assert model.predict(sequences[:2]).shape == (2,)
+    totals = [x.sum() for x in sequences]
+    assert pc.NetworkRegressor(pc.RNN(4), epochs=2, early_stopping=True, engine="numpy").fit(sequences, totals).predict(
+        sequences
+    ).shape == (60,)
+    with pytest.raises(ValueError, match="one row for each position"):
+        pc.NetworkClassifier(pc.Linear(3), epochs=1).fit(sequences, y)
 
 
 def test_early_stopping_own_validation_data_class_weight_and_warm_start():

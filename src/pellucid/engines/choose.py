@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import math
 import sys
+from collections import Counter
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ..layers.base import Layer
+from ..training.step import Batch
 from ..tree import leaves
 from . import has_jax
+from .numpy import NumpyOps
 
 __all__ = ["choose_engine", "predict_work"]
 
-# Measured on two cores with benchmarks/calibrate.py, in seconds: for each step, layer, row of the batch, output of a
-# layer, operation of the matrix products, and weight (updating it).
-NUMPY = {"step": 50e-6, "layer": 9.5e-6, "row": 0.15e-6, "output": 2.2e-9, "operation": 1 / 180e9, "weight": 0.8e-9}
-JAX = {"step": 1e-6, "layer": 0.25e-6, "row": 0.1e-6, "output": 1.5e-9, "operation": 1 / 100e9, "weight": 0.35e-9}
+# Measured on two cores with benchmarks/calibrate.py, in seconds: for each step, layer, row of the batch, output of a layer
+# with weights, operation of its products (by kind), and weight (updating it). A convolution's and a scan's operations take longer.
+NUMPY = {"step": 50e-6, "layer": 9.5e-6, "row": 0.15e-6, "output": 2.2e-9, "product": 1 / 180e9, "weight": 0.8e-9}
+JAX = {"step": 1e-6, "layer": 0.25e-6, "row": 0.1e-6, "output": 1.5e-9, "product": 1 / 100e9, "weight": 0.35e-9}
+NUMPY |= {"convolution": 5 / 180e9, "scan": 4 / 180e9}
+JAX |= {"convolution": 1.5 / 100e9, "scan": 2 / 100e9}
 NUMPY_READ = 1.1e-9  # per weight: with small batches the products wait for memory, not for arithmetic
 COMPILE, COMPILE_PER_LAYER, IMPORT_JAX = 0.45, 0.015, 0.5
+SCAN_CALLS = 4  # a step of a scan is called like this many layers
 TARGET = 0.1  # seconds of work in a compiled chunk, about
 
 
@@ -34,19 +42,18 @@ class Work(NamedTuple):
         return max(1, int(TARGET / self.jax))
 
 
-def predict_work(net: Layer, params: Any, batch: int) -> Work:
-    """Predict the cost of a training step from the network and the batch size."""
-    shapes = [leaf.shape for _, leaf in leaves(params) if leaf.ndim > 1] or [(0, 0)]
-    weights, first = sum(map(math.prod, shapes)), math.prod(shapes[0])
-    amounts = {
-        "step": 1,
-        "layer": count(net),
-        "row": batch,
-        "output": batch * sum(shape[-1] for shape in shapes),
-        "operation": batch * (6 * weights - 2 * first),  # forward, dW and dx; the first layer needs no dx
-        "weight": weights,
-    }
-    waiting = max(0.0, NUMPY_READ * weights - NUMPY["operation"] * amounts["operation"])
+def predict_work(net: Layer, params: Any, batch: int, row: Batch | None = None) -> Work:
+    """Predict the cost of a training step from the network and the batch size.
+
+    With a `row` of the data, every weight is counted as often as it is used in it (a kernel: at every place).
+    """
+    weights = weights_in(params)
+    used = Counter(layer=count(net), product=weights) if row is None else count_uses(net, params, row)
+    used["output"] = used["output"] or sum(leaf.shape[-1] for _, leaf in leaves(params) if leaf.ndim > 1)
+    amounts = {"step": 1, "layer": used["layer"], "row": batch, "output": batch * used["output"], "weight": weights}
+    amounts |= {kind: 6 * batch * used[kind] for kind in ("product", "convolution", "scan")}  # forward, dW and dx
+    amounts["product"] -= 2 * batch * min(first_weights(params), used["product"])  # the first layer needs no dx
+    waiting = max(0.0, NUMPY_READ * weights - NUMPY["product"] * amounts["product"])
     return Work(
         sum(NUMPY[what] * amount for what, amount in amounts.items()) + waiting,
         sum(JAX[what] * amount for what, amount in amounts.items()),
@@ -54,20 +61,52 @@ def predict_work(net: Layer, params: Any, batch: int) -> Work:
     )
 
 
-def choose_engine(net: Layer, params: Any, batch: int, steps: int) -> tuple[str, str]:
+def choose_engine(net: Layer, params: Any, batch: int, steps: int, row: Batch | None = None) -> tuple[str, str]:
     """Return the engine for `steps` training steps and the reason, for the history."""
     if not has_jax():
         return "numpy", "jax cannot be imported here"
     if needs_jax(net):
         return "jax", "a layer has no backward method; JAX derives it"
-    work = predict_work(net, params, batch)
+    work = predict_work(net, params, batch, row)
     on_numpy, on_jax = steps * work.numpy, work.compile + steps * work.jax
     choice = "numpy" if on_numpy <= on_jax else "jax"
     return choice, f"predicted {on_numpy:.2g} s on numpy, {on_jax:.2g} s on jax with {work.compile:.2g} s to compile"
 
 
+def count_uses(net: Layer, params: Any, row: Batch) -> Counter:
+    """Run one row forward and count: layers, outputs of layers with weights, and multiplications by kind.
+
+    A layer's weights are used once per position: of its output, or of its input where the output has lost that axis.
+    """
+    used: Counter = Counter()
+
+    class Counting(NumpyOps):
+        def forward(self, layer: Any, p: Any, x: Any, key: str | int) -> tuple[Any, Any]:
+            y, cache = super().forward(layer, p, x, key)
+            if not layer.children:
+                positions = math.prod((y if y.ndim == x.ndim else x).shape[1:-1])
+                used["layer"] += SCAN_CALLS * positions if layer.work == "scan" else 1
+                used[layer.work] += weights_in(p) * positions
+                used["output"] += y.size if weights_in(p) else 0
+            return y, cache
+
+    with np.errstate(all="ignore"):
+        Counting(weight=row.weight, lengths=row.lengths).forward(net, params, row.x, "net")
+    return used
+
+
+def weights_in(params: Any) -> int:
+    return sum(math.prod(leaf.shape) for _, leaf in leaves(params) if leaf.ndim > 1)
+
+
+def first_weights(params: Any) -> int:
+    return next((math.prod(leaf.shape) for _, leaf in leaves(params) if leaf.ndim > 1), 0)
+
+
 def count(net: Layer) -> int:
-    return sum(map(count, net.children)) if net.children else 1
+    if net.children:
+        return sum(map(count, net.children))
+    return 8 if net.work == "scan" else 1  # a cell compiles like eight layers
 
 
 def needs_jax(net: Layer) -> bool:

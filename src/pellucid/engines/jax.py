@@ -12,6 +12,7 @@ from jax import lax
 
 from ..layers.base import Layer
 from ..training.step import Batch, all_finite, evaluation_step, gradients, training_step
+from . import jax_conv
 from .ops import Ops
 
 __all__ = ["JaxOps"]
@@ -42,8 +43,16 @@ class JaxOps(Ops):
     def take(self, x, rows):
         return jnp.take(x, rows, axis=0, mode="clip")
 
+    def loop(self, function, carry, xs, reverse):
+        return lax.scan(function, carry, xs, reverse=reverse)
+
     def add_rows(self, values, rows, count):
         return jnp.zeros((count, *values.shape[1:]), values.dtype).at[rows].add(values)
+
+    conv = staticmethod(jax_conv.conv)
+    conv_input_gradient = staticmethod(jax_conv.conv_input_gradient)
+    conv_weight_gradient = staticmethod(jax_conv.conv_weight_gradient)
+    overlap_add = staticmethod(jax_conv.overlap_add)
 
 
 def precision(dtype: Any) -> Any:
@@ -105,9 +114,9 @@ def evaluate(net: Any, loss: Any, params: Any, data: Batch, plan: Any) -> Any:
 
 
 @functools.partial(jax.jit, static_argnames=("net",))
-def forward(net: Any, params: Any, x: Any) -> Any:
+def forward(net: Any, params: Any, x: Any, weight: Any = None, lengths: Any = None) -> Any:
     """The network's output."""
-    return JaxOps().forward(net, params, x, "net")[0]
+    return JaxOps(weight=weight, lengths=lengths).forward(net, params, x, "net")[0]
 
 
 @functools.partial(jax.jit, static_argnames=("net", "loss"))

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from ..training.step import Batch, all_finite, evaluation_step, gradients, training_step
+from ..tree import leaves, map_leaves
+from . import numpy_conv
 from .ops import Ops
 
 __all__ = ["NumpyOps"]
@@ -28,6 +30,13 @@ class NumpyOps(Ops):
     def take(self, x, rows):
         return np.take(x, rows, axis=0)
 
+    def loop(self, function, carry, xs, reverse):
+        steps = next(len(a) for _, a in leaves(xs) if a is not None)
+        ys: list[Any] = [None] * steps
+        for t in reversed(range(steps)) if reverse else range(steps):
+            carry, ys[t] = function(carry, map_leaves(lambda a, t=t: a if a is None else a[t], xs))
+        return carry, map_leaves(lambda *y: None if y[0] is None else np.stack(y), *ys)
+
     def add_rows(self, values, rows, count):
         from scipy.sparse import csr_array
 
@@ -35,6 +44,11 @@ class NumpyOps(Ops):
         if n and not 0 <= rows.min() <= rows.max() < count:  # SciPy does not look, and would write beyond the array
             raise IndexError(f"add_rows: rows must be from 0 to {count - 1}, got {rows.min()} to {rows.max()}.")
         return csr_array((np.ones(n, values.dtype), rows, np.arange(n + 1)), shape=(n, count)).T @ values  # (count, n) @ (n, …)
+
+    conv = staticmethod(numpy_conv.conv)
+    conv_input_gradient = staticmethod(numpy_conv.conv_input_gradient)
+    conv_weight_gradient = staticmethod(numpy_conv.conv_weight_gradient)
+    overlap_add = staticmethod(numpy_conv.overlap_add)
 
 
 def precision(dtype: Any) -> Any:
@@ -89,10 +103,10 @@ def gather(data: Batch, rows: np.ndarray) -> Batch:
     return Batch(*(a if a is None else a.take(rows, axis=0) for a in data))
 
 
-def forward(net: Any, params: Any, x: np.ndarray) -> np.ndarray:
+def forward(net: Any, params: Any, x: np.ndarray, weight: Any = None, lengths: Any = None) -> np.ndarray:
     """The network's output."""
     with np.errstate(all="ignore"):
-        return NumpyOps().forward(net, params, x, "net")[0]
+        return NumpyOps(weight=weight, lengths=lengths).forward(net, params, x, "net")[0]
 
 
 def value_and_gradients(net: Any, loss: Any, params: Any, batch: Batch, seed: Any) -> tuple[Any, Any]:

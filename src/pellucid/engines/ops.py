@@ -8,7 +8,10 @@ where values can be recorded, and where random streams get their key.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from typing import Any
+
+from ..windows import Windows
 
 __all__ = ["Ops", "counter_hash"]
 
@@ -29,7 +32,8 @@ class Ops:
     lengths : array of shape (batch,) or None
         How many positions of each row are real, for sequences of different length; the rest is padding.
         Layers that mix positions must not let the padding in; for all others it does not matter, because
-        no flow comes back from it.
+        no flow comes back from it. A layer with a stride sets it for the layers after it; in the backward pass
+        every layer finds what it found in the forward pass.
     """
 
     xp: Any
@@ -38,6 +42,8 @@ class Ops:
         self.training, self.seed, self.step, self.weight, self.lengths = training, seed, step, weight, lengths
         self.path: list[str | int] = []
         self.kept: dict[tuple[str | int, ...], Any] = {}
+        self.entered: dict[tuple[str | int, ...], Any] = {}  # the lengths each layer found, where there are any
+        self.scanning = False
         self.penalty: Any = 0.0
         self.charges: list[tuple[tuple[str | int, ...], Any]] = []
 
@@ -45,6 +51,8 @@ class Ops:
     def forward(self, layer: Any, p: Any, x: Any, key: str | int) -> tuple[Any, Any]:
         """Run a child's forward pass. `key` is where its parameters lie in the parent's."""
         self.path.append(key)
+        if self.lengths is not None:
+            self.entered[tuple(self.path)] = self.lengths
         try:
             return layer.forward(self, p, x)
         except Exception as error:
@@ -56,6 +64,7 @@ class Ops:
     def backward(self, layer: Any, p: Any, cache: Any, dy: Any, key: str | int, wrt_input: bool = True) -> tuple[Any, Any]:
         """Run a child's backward pass."""
         self.path.append(key)
+        self.lengths = self.entered.get(tuple(self.path), self.lengths) if self.entered else self.lengths
         try:
             return layer.backward(self, p, cache, dy, wrt_input)
         except Exception as error:
@@ -70,6 +79,7 @@ class Ops:
 
     def keep(self, name: str, value: Any) -> None:
         """Set a buffer of the layer that is running; the training step writes it back."""
+        self.refuse_in_scan("keep", "Return the value from the scan and keep it afterwards.")
         self.kept[(*self.path[1:], name)] = value
 
     def charge(self, path: tuple[str | int, ...], value: Any, gradient: Any) -> None:
@@ -79,6 +89,7 @@ class Ops:
 
     def uniform(self, shape: tuple[int, ...]) -> Any:
         """Numbers in [0, 1), the same bits on every engine: a hash of seed, step, place and position."""
+        self.refuse_in_scan("uniform", "Draw the numbers of all steps before, and hand them to the scan.")
         size = 1
         for n in shape:
             size *= n
@@ -94,6 +105,28 @@ class Ops:
         return there.astype(self.weight.dtype)
 
     # ---------------------------------------------------------------- what array namespaces lack
+    def scan(self, function: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: Any, reverse: bool = False) -> tuple[Any, Any]:
+        """Step through the first axis of the arrays in `xs`: ``carry, y = function(carry, x)`` for each x.
+
+        Returns the last carry, and all y stacked in the places of their x. Carry, xs and y are arrays, None, or tuples
+        and dicts of them. With `reverse` the steps go from the last to the first. However many steps there are, the
+        function is compiled once.
+        """
+        outer, self.scanning = self.scanning, True
+        try:
+            return self.loop(function, carry, xs, reverse)
+        finally:
+            self.scanning = outer
+
+    def loop(self, function: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: Any, reverse: bool) -> tuple[Any, Any]:
+        """What `scan` does, on this engine."""
+        raise NotImplementedError
+
+    def refuse_in_scan(self, name: str, fix: str) -> None:
+        """A scan's function is traced once for all its steps: what it did there would happen once, not once a step."""
+        if self.scanning:
+            raise RuntimeError(f"ops.{name} cannot be used inside ops.scan. {fix}")
+
     def erf(self, x: Any) -> Any:
         """The error function."""
         raise NotImplementedError
@@ -104,6 +137,23 @@ class Ops:
 
     def add_rows(self, values: Any, rows: Any, count: int) -> Any:
         """The opposite of `take`: `count` rows, each the sum of the values that belong to it."""
+        raise NotImplementedError
+
+    # Convolution: x (batch, *axes, C), w (*size, C/groups, O), y and dy (batch, *count, O); `windows` says how the kernel slides.
+    def conv(self, x: Any, w: Any, windows: Windows, groups: int) -> Any:
+        """y[b,i,o] = Σ_{k,c} w[k,c,o] x[b,i+k,c]."""
+        raise NotImplementedError
+
+    def conv_input_gradient(self, dy: Any, w: Any, shape: tuple[int, ...], windows: Windows, groups: int) -> Any:
+        """dx[b,p,c] = Σ_{k,o} w[k,c,o] dy[b,p−k,o], of the `shape` of x."""
+        raise NotImplementedError
+
+    def conv_weight_gradient(self, x: Any, dy: Any, windows: Windows, groups: int) -> Any:
+        """dw[k,c,o] = Σ_{b,i} x[b,i+k,c] dy[b,i,o]."""
+        raise NotImplementedError
+
+    def overlap_add(self, parts: list[Any], shape: tuple[int, ...], windows: Windows) -> Any:
+        """The transpose of `Windows.parts`: dx[b,p,c] = Σ_k parts[k][b,p−k,c], of the `shape` of x."""
         raise NotImplementedError
 
 

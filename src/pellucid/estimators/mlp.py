@@ -19,6 +19,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import type_of_target, unique_labels
 from sklearn.utils.validation import validate_data
 
+from ..engines import numpy as engine
 from ..layers import Chain, Dropout, Identity, Layer, Linear, ReLU, Sigmoid, Tanh
 from ..losses import HalfSquaredError, Loss, Poisson, SigmoidCrossEntropy, SoftmaxCrossEntropy
 from ..network import Network
@@ -136,6 +137,7 @@ class BaseMLP(NetworkEstimator):
         if (X_val is None) != (y_val is None):
             raise ValueError("X_val and y_val belong together: give both or neither.")
         X, y = self._validated(X, y, first, incremental)
+        X = X if first else X.astype(self.network_.dtype, copy=False)
         target = self._targets(y, X.dtype)
         weight = self._weights(y, sample_weight, X)
         random_state = check_random_state(self.random_state)
@@ -152,7 +154,7 @@ class BaseMLP(NetworkEstimator):
         callbacks += as_callbacks(self.callbacks) + told(self, X, y, epochs)
         job = Job(
             data, np.arange(rows), held, self._optimizer_of(books, float(data.weight.sum())), epochs, size,
-            Order(rows, self.shuffle, random_state), "numpy" if isinstance(data.x, SparseRows) else self.engine,
+            Order(rows, self.shuffle, random_state), "numpy" if any(isinstance(b.x, SparseRows) for b in (data, held) if b) else self.engine,
             callbacks, {}, None, None, False, self.progress, memory,
         )  # fmt: skip
         self._run(job, incremental)
@@ -166,7 +168,7 @@ class BaseMLP(NetworkEstimator):
             raise ValueError(f"Solver produced non-finite parameter weights. {error}") from error
         if self.solver == "lbfgs":
             self.n_iter_ = len(history)
-            self.loss_ = history["loss"][-1] if len(history) else float("nan")
+            self.loss_ = history["loss"][-1] if len(history) else self._objective(job)
         if self.early_stopping and self.solver != "lbfgs" and self._best_params is not None:
             self.network_.params = self._best_params
         if history.stopped.startswith("interrupted"):
@@ -177,6 +179,12 @@ class BaseMLP(NetworkEstimator):
             if history.stopped.startswith("given up"):
                 text = f"lbfgs failed to converge: {history.stopped.removeprefix('given up: ')}."
             warnings.warn(text, ConvergenceWarning, stacklevel=4)
+
+    def _objective(self, job: Job) -> float:
+        """Loss and penalty now."""
+        network, optimizer = self.network_, job.optimizer
+        value, grads = engine.value_and_gradients(network.net, network.loss, network.params, job.data, np.uint32(network.seed))
+        return float(optimizer.penalise(engine.NumpyOps(weight=job.data.weight), network.params, value, grads, optimizer.numbers(float))[0])
 
     # ---------------------------------------------------------------- what a fit needs
     def _initialise(self, X: Any, target: np.ndarray, random_state: np.random.RandomState) -> None:
@@ -236,6 +244,7 @@ class BaseMLP(NetworkEstimator):
             return data, None, None
         if X_val is not None:
             x = self._rows(X_val)
+            x = x if x.dtype == data.weight.dtype else x.astype(data.weight.dtype)
             held_y = np.asarray(y_val)
             self._refuse_unknown(held_y)
             held = Batch(x, self._targets(held_y, data.weight.dtype), np.ones(len(x), data.weight.dtype))

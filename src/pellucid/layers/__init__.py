@@ -22,37 +22,53 @@ from .activations import (
 from .attention import MultiHeadAttention
 from .base import Layer, ShapeError
 from .combine import Chain, Concat, Product, Sum
+from .convolution import ChannelsLast, Conv1d, Conv2d
 from .embedding import Embedding, Positions
 from .kernels import RBF
 from .linear import Linear
 from .normalise import BatchNorm, LayerNorm
+from .pooling import AvgPool1d, AvgPool2d, GlobalAvgPool, GlobalMaxPool, MaxPool1d, MaxPool2d
+from .recurrent import GRU, LSTM, RNN, Recurrent
 from .shape import Dropout, Flatten, Reshape
 from .wrap import Frozen, Penalty, Repeat
 
 __all__ = [
-    "ELU",
-    "GELU",
+    "GRU",
     "Activation",
+    "AvgPool1d",
+    "AvgPool2d",
     "BatchNorm",
     "Chain",
+    "ChannelsLast",
     "Concat",
+    "Conv1d",
+    "Conv2d",
     "Dropout",
+    "ELU",
     "Elementwise",
     "Embedding",
     "Flatten",
     "Frozen",
+    "GELU",
+    "GlobalAvgPool",
+    "GlobalMaxPool",
     "Identity",
+    "LSTM",
     "Layer",
     "LayerNorm",
     "LeakyReLU",
     "Linear",
     "LogSoftmax",
+    "MaxPool1d",
+    "MaxPool2d",
     "MultiHeadAttention",
     "Penalty",
     "Positions",
     "Product",
     "RBF",
+    "RNN",
     "ReLU",
+    "Recurrent",
     "Repeat",
     "Reshape",
     "ShapeError",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -18,7 +18,7 @@ __all__ = ["Array", "Layer", "Params", "Shape", "ShapeError"]
 
 Array: TypeAlias = Any  # a NumPy or a JAX array: a layer does not know which
 Params: TypeAlias = Any  # a dict of arrays, or a tuple with one entry per child
-Shape: TypeAlias = tuple[int, ...]
+Shape: TypeAlias = tuple[Any, ...]  # sizes; the first is None where sequences may have any length
 
 
 class ShapeError(ValueError):
@@ -50,6 +50,9 @@ class Layer(Settings):
     """
 
     name: str | None = dataclasses.field(default=None, kw_only=True)
+
+    #: what multiplies its weights, for the prediction of its cost: "product", "convolution" or "scan"
+    work: ClassVar[str] = "product"
 
     def build(self, rng: np.random.Generator, shape: Shape) -> tuple[Params, Shape]:
         return {}, shape

@@ -132,7 +132,10 @@ class Parallel(Combinator, init=False):
             layer.check_input(x)
 
     def forward(self, ops, p, x):
-        passes = [ops.forward(layer, p[i], x, i) for i, layer in enumerate(self.layers)]
+        passes, lengths = [], ops.lengths
+        for i, layer in enumerate(self.layers):
+            ops.lengths = lengths  # a branch with a stride sets its own
+            passes.append(ops.forward(layer, p[i], x, i))
         outputs = [y for y, _ in passes]
         return self.join(ops, outputs), (outputs, [cache for _, cache in passes])
 

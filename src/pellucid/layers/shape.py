@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import math
 
-from .base import Layer, ShapeError
+from .base import Layer, Shape, ShapeError
 
 __all__ = ["Dropout", "Flatten", "Reshape"]
+
+
+def known_size(layer: Layer, shape: Shape) -> None:
+    """Refuse sequences of any length where the length is needed."""
+    if None in shape:
+        raise ShapeError(
+            layer, "rows of a fixed size", shape, "Give the length in input_shape, or let a recurrent layer with outputs='last' come first."
+        )
 
 
 class Reshape(Layer):
@@ -21,6 +29,7 @@ class Reshape(Layer):
     shape: tuple[int, ...]
 
     def build(self, rng, shape):
+        known_size(self, shape)
         size, known = math.prod(shape), math.prod(n for n in self.shape if n != -1)
         new = tuple(size // max(known, 1) if n == -1 else n for n in self.shape)
         if math.prod(new) != size or min(new, default=1) < 1:
@@ -42,6 +51,7 @@ class Flatten(Layer):
     """
 
     def build(self, rng, shape):
+        known_size(self, shape)
         return {}, (math.prod(shape),)
 
     def forward(self, ops, p, x):

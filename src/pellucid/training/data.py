@@ -62,20 +62,22 @@ def check_finite(what: str, array: np.ndarray, cast: str = "") -> None:
         raise ValueError(f"{what} has {bad.sum()} values that are not finite, the first ({array[place]}) at {where}.{fix}")
 
 
-def as_inputs(X: Any, shape: tuple[int, ...] | None, dtype: Any) -> np.ndarray:
-    """X as the network takes it: numbers of `dtype`, finite, of the shape it was built for."""
+def as_inputs(X: Any, shape: tuple[Any, ...] | None, dtype: Any) -> np.ndarray:
+    """X as the network takes it: numbers of `dtype`, finite, of the shape it was built for (None: of any size there)."""
     X = as_array("X", X)
     if X.dtype.kind not in "biuf":
         raise TypeError(f"X must be numbers, got {X.dtype}. Encode categories first, one-hot for instance.")
-    if shape is not None and X.shape[1:] != shape:
-        size = int(np.prod(shape))
+    if shape is not None and not fits(X.shape[1:], shape):
+        size = int(np.prod([n or 0 for n in shape]))
         fix = ""
         if int(np.prod(X.shape[1:])) == size:
             fix = f" Pass X.reshape(len(X), {', '.join(map(str, shape))})" + (
                 ", or begin the network with Flatten()." if len(shape) == 1 else "."
             )
-        elif X.shape == shape:
+        elif fits(X.shape, shape):
             fix = " For a single row pass X[None]."
+        elif fits(X.shape[2:], shape[1:]) and X.ndim == len(shape) + 1:
+            fix = f" For sequences of any length build it for {(None, *shape[1:])}."
         raise ValueError(f"X: the network was built for (batch, {', '.join(map(str, shape))}), got {X.shape}.{fix}")
     check_finite("X", X)
     with np.errstate(over="ignore"):
@@ -85,15 +87,23 @@ def as_inputs(X: Any, shape: tuple[int, ...] | None, dtype: Any) -> np.ndarray:
     return cast
 
 
-def make_batch(X: Any, y: Any, weight: Any, loss: Any, shape: Any, out: tuple[int, ...], dtype: Any) -> Batch:
-    """Inputs, targets and weights, checked and ready."""
-    x, target = as_inputs(X, shape, dtype), as_array("y", y)
+def fits(got: tuple[int, ...], shape: tuple[Any, ...]) -> bool:
+    return len(got) == len(shape) and all(n in (None, m) for m, n in zip(got, shape, strict=True))
+
+
+def make_batch(X: Any, y: Any, weight: Any, lengths: Any, loss: Any, net: Any, shape: Any, out: tuple[Any, ...], dtype: Any) -> Batch:
+    """Inputs, targets, weights and lengths, checked and ready."""
+    from .sequences import as_sequences, as_targets
+
+    X, lengths = as_sequences(X, lengths, shape, net)
+    x = as_inputs(X, shape, dtype)
+    target = as_array("y", as_targets(y, x, lengths, out, net))
     if len(x) != len(target):
         raise ValueError(f"X and y must have the same number of rows, got {len(x)} and {len(target)}.")
     check_finite("y", target)
-    target = loss.prepare(target, out, dtype)
+    target = loss.prepare(target, tuple(x.shape[1] if n is None else n for n in out), dtype)
     weight = np.ones(len(x), dtype) if weight is None else row_weights(weight, len(x), dtype)
-    return Batch(x, target, weight)
+    return Batch(x, target, weight, lengths)
 
 
 def select(batch: Batch, rows: np.ndarray) -> Batch:

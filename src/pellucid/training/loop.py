@@ -24,6 +24,7 @@ from .checkpoint import Saved, data_digest, load_checkpoint, save_checkpoint
 from .finite import explain_nonfinite
 from .lbfgs import lbfgs_epochs
 from .progress import SILENT, progress
+from .sequences import carries_state, forget, rows_at_once, steps_there
 from .step import Batch, State
 
 __all__ = ["Job", "Run", "evaluate", "train"]
@@ -53,6 +54,11 @@ class Job:
     def steps(self) -> int:
         """Steps in an epoch."""
         return math.ceil(len(self.data.x) / self.batch_size)
+
+    @property
+    def row(self) -> Batch:
+        """The first row, as a sample of the work."""
+        return Batch(*(a if a is None else a[:1] for a in self.data))
 
 
 class Plan(NamedTuple):
@@ -84,8 +90,8 @@ class Run:
 
     @property
     def params(self) -> Any:
-        """The weights now, as NumPy arrays."""
-        return self.engine.get(self.state.params)
+        """The weights now, as NumPy arrays; a state that is carried from batch to batch stays behind."""
+        return forget(self.engine.get(self.state.params))
 
     def stop(self, reason: str = "a callback asked for it") -> None:
         """End the fit after this epoch (or batch)."""
@@ -126,7 +132,7 @@ def start(model: Any, job: Job) -> Run:
     model.history = history
     history.data = data_digest(*(a for a in job.data if a is not None))
     if job.engine == "auto":
-        name, reason = choose_engine(model.net, model.params, job.batch_size, job.steps * job.epochs)
+        name, reason = choose_engine(model.net, model.params, job.batch_size, job.steps * job.epochs, job.row)
     else:
         name, reason = job.engine, "asked for"
     history.engine, history.engine_reason = name, reason if not saved else f"{reason}, resumed"
@@ -143,10 +149,12 @@ def start(model: Any, job: Job) -> Run:
 def gradient_epochs(run: Run, data: Batch, bar: Any, finish: Callable[..., None]) -> None:
     """Train epoch by epoch; `finish` gets the epoch's means and its seconds."""
     job, net, loss, engine = run.job, run.model.net, run.model.loss, run.engine
-    kind, watch = job.optimizer.kind(), watches_batches(job.callbacks)
-    length = min(job.steps, predict_work(net, run.model.params, job.batch_size).chunk)
+    kind, watch, carries = job.optimizer.kind(), watches_batches(job.callbacks), carries_state(net)
+    length = min(job.steps, predict_work(net, run.model.params, job.batch_size, job.row).chunk)
     while run.epoch < job.epochs and not run.stopping:
         began, totals, batch = time.perf_counter(), 0.0, 0
+        if carries:
+            run.state = run.state._replace(params=engine.put(forget(run.state.params)))
         for plan in plans(run, length, 1 if watch else length):
             state, sums, finite = engine.train(net, loss, kind, engine.copy(run.state), data, engine.put(plan))
             sums = np.asarray(sums, dtype=np.float64)[: plan.count]
@@ -213,8 +221,9 @@ def finish_epoch(run: Run, validation: Any, trained: dict[str, float], seconds: 
         part = evaluate(run.engine, model.net, model.loss, run.state.params, validation, job.validation)
         row |= {f"val_{name}": value for name, value in part.items()}
         if job.metrics:
-            outputs = model.outputs(job.validation.x, run.params)
-            row |= {f"val_{name}": float(f(job.validation.target, outputs)) for name, f in job.metrics.items()}
+            outputs = model.outputs(job.validation.x, run.params, job.validation.lengths)
+            pair = steps_there(job.validation, outputs)
+            row |= {f"val_{name}": float(f(*pair)) for name, f in job.metrics.items()}
     run.history.rows.append({**row, "seconds": seconds})
     if job.early_stopping:
         _, since = job.early_stopping.best(run.history)
@@ -233,7 +242,7 @@ def finish_epoch(run: Run, validation: Any, trained: dict[str, float], seconds: 
 
 def evaluate(engine: Any, net: Any, loss: Any, params: Any, data: Any, batch: Batch, size: int = 1024) -> dict[str, float]:
     """Loss and scores over a data set, in batches."""
-    order, size = np.arange(len(batch.x)), min(size, len(batch.x))
+    order, size = np.arange(len(batch.x)), rows_at_once(net, batch.x, min(size, len(batch.x)))
     plan = plan_of(order, size, np.zeros(1, batch.weight.dtype))
     sums = np.asarray(engine.evaluate(net, loss, params, data, engine.put(plan)), dtype=np.float64)
     return means(loss, sums.sum(0))
