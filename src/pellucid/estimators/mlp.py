@@ -152,9 +152,10 @@ class BaseMLP(NetworkEstimator):
         epochs = 1 if incremental else self.max_iter
         callbacks = [books] if self.solver != "lbfgs" else []
         callbacks += as_callbacks(self.callbacks) + told(self, X, y, epochs)
+        sparse = any(isinstance(batch.x, SparseRows) for batch in (data, held) if batch)
         job = Job(
             data, np.arange(rows), held, self._optimizer_of(books, float(data.weight.sum())), epochs, size,
-            Order(rows, self.shuffle, random_state), "numpy" if any(isinstance(b.x, SparseRows) for b in (data, held) if b) else self.engine,
+            Order(rows, self.shuffle, random_state), "numpy" if sparse else self.engine,
             callbacks, {}, None, None, False, self.progress, memory,
         )  # fmt: skip
         self._run(job, incremental)
