@@ -138,7 +138,7 @@ class NetworkEstimator(CallbackSupportMixin, BaseEstimator):
 
 
 OPS = NumpyOps()
-BLOCK = 4096  # rows predicted at a time: little memory, and few enough matrix products for threads to pay
+BLOCK = 16384  # rows predicted at a time: bounded memory, and few matrix products, because each may wait for its threads
 
 
 class Cast:
