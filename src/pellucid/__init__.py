@@ -42,11 +42,14 @@ from .training.sequences import cut_streams
 if TYPE_CHECKING:
     from .estimators import MLPClassifier, MLPRegressor, NetworkClassifier, NetworkRegressor, RBFClassifier, RBFRegressor
     from .files import load, save
+    from .glass import Doctor, FlightRecorder
 
 __version__ = "0.1.0"
 
-#: names that are imported when they are first used, because they need scikit-learn or safetensors
+#: names that are imported when they are first used, because they need more than NumPy
 LATER = {
+    "Doctor": "glass",
+    "FlightRecorder": "glass",
     "MLPClassifier": "estimators",
     "MLPRegressor": "estimators",
     "NetworkClassifier": "estimators",
@@ -68,9 +71,11 @@ __all__ = [
     "Constant",
     "Cosine",
     "CrossEntropy",
+    "Doctor",
     "EarlyStopping",
     "Exponential",
     "Fixed",
+    "FlightRecorder",
     "Glorot",
     "GradientCheck",
     "GradientDescent",
@@ -120,8 +125,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in LATER:
-        raise AttributeError(f"module 'pellucid' has no attribute {name!r}")
     from importlib import import_module
 
+    if name == "glass":
+        return import_module(".glass", __name__)
+    if name not in LATER:
+        raise AttributeError(f"module 'pellucid' has no attribute {name!r}")
     return getattr(import_module(f".{LATER[name]}", __name__), name)

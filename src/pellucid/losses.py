@@ -89,7 +89,7 @@ class Residual(Loss):
 
 
 class SquaredError(Residual):
-    """Quadratic loss.   ψ = ε²,   ∂L/∂y = −2ε.   On Sigmoid() or Softmax() outputs too (N21, N22)."""
+    """Quadratic loss.   L = Σ (d − y)²,   ∂L/∂y = −2 (d − y).   On Sigmoid() or Softmax() outputs too (N21, N22)."""
 
     def psi(self, xp, e):
         return e * e

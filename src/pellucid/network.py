@@ -280,6 +280,44 @@ class Network:
         self.require_built()
         save(self, path)
 
+    @friendly
+    def trace(self, X: Any, y: Any, *, sample_weight: Any = None, lengths: Any = None, step: int = 0) -> Any:
+        """One pass as data: every input, output, flow and gradient by a readable path, as training step `step` has them.
+
+        ``trace["0"]`` is a layer, ``trace["0.dW"]`` an array, ``trace.per_sample("0.W")`` one gradient per row.
+        """
+        from .glass.trace import trace
+
+        return trace(self, X, y, sample_weight, lengths, step)
+
+    @friendly
+    def explain(
+        self,
+        X: Any,
+        y: Any,
+        *,
+        sample_weight: Any = None,
+        lengths: Any = None,
+        optimizer: Any = None,
+        show: Iterable[str] = (),
+        check: bool = True,
+    ) -> Any:
+        """One pass and one update as a textbook page: every formula, with this batch's numbers, and its result.
+
+        `optimizer` is the one whose update is shown (by default ``SGD(0.1)``), `show` names entries to single out, such
+        as ``"0.W[3, 1]"``. The page prints as text; ``.html()``, ``.latex()`` and ``.save(path)`` give the other forms.
+        """
+        from .glass.explain import explain
+
+        return explain(self, X, y, sample_weight, lengths, optimizer, show, check)
+
+    @friendly
+    def diagnose(self, X: Any, y: Any, *, sample_weight: Any = None, lengths: Any = None, optimizer: Any = "adam") -> Any:
+        """Look at the network as it is, and at the history of its last fit, for what keeps it from learning."""
+        from .glass.doctor import diagnose
+
+        return diagnose(self, X, y, sample_weight, lengths, optimizer)
+
     @property
     def parameters(self) -> dict[str, np.ndarray]:
         """All parameters and buffers by name, such as ``"0.W"``."""

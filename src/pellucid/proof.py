@@ -50,21 +50,49 @@ class GradientCheck:
         return all(row.error <= self.tolerance for row in self.rows)
 
     def __str__(self) -> str:
-        head = ("parameter", "entries", "worst at", "ours", "differences", "autodiff", "rel. error", "")
-        table = [head]
+        table = self.cells()
+        widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
+        lines = ["  ".join(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=True)).rstrip() for row in table]
+        lines.insert(1, "─" * max(map(len, lines)))
+        return "\n".join([*lines, self.verdict])
+
+    @property
+    def verdict(self) -> str:
+        """The result in one sentence."""
+        words = "all gradients agree" if self else f"gradients disagree, worst at {self.worst.name}"
+        return f"{words} with {self.judges} (tolerance {self.tolerance:g})"
+
+    def cells(self) -> list[tuple[str, ...]]:
+        """The table as words, its head first."""
+        table: list[tuple[str, ...]] = [("parameter", "entries", "worst at", "ours", "differences", "autodiff", "rel. error", "")]
         for r in self.rows:
             auto = "–" if r.autodiff is None else f"{r.autodiff:.9g}"
             entries = f"{r.checked}" + (f" ({r.skipped} at kinks skipped)" if r.skipped else "")
             verdict = "ok" if r.error <= self.tolerance else "WRONG"
             place = str(list(r.index)) if r.checked else "–"
             table.append((r.name, entries, place, f"{r.ours:.9g}", f"{r.differences:.9g}", auto, f"{r.error:.1e}", verdict))
-        widths = [max(len(row[i]) for row in table) for i in range(len(head))]
-        lines = ["  ".join(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=True)).rstrip() for row in table]
-        lines.insert(1, "─" * max(map(len, lines)))
-        verdict = "all gradients agree" if self else f"gradients disagree, worst at {self.worst.name}"
-        return "\n".join([*lines, f"{verdict} with {self.judges} (tolerance {self.tolerance:g})"])
+        return table
 
     __repr__ = __str__
+
+    def __rich__(self) -> Any:
+        from .glass.report import rich_table
+
+        return rich_table(self)
+
+    def show(self) -> None:
+        """Print the table in colour: green where the three values agree, red where not."""
+        from rich.console import Console
+
+        Console().print(self)
+
+    def html(self) -> str:
+        """The table as HTML, green or red."""
+        from .glass.report import html_table
+
+        return html_table(self)
+
+    _repr_html_ = html
 
 
 class Probe(Loss):

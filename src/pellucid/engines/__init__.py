@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
+import os
+import shutil
 from typing import Any
 
 from ..settings import did_you_mean
 
-__all__ = ["get_engine", "has_jax"]
+__all__ = ["get_engine", "has_gpu", "has_jax"]
 
 NAMES = ("numpy", "jax")
 
@@ -28,3 +31,11 @@ def has_jax() -> bool:
         return importlib.util.find_spec("jax") is not None
     except (ImportError, ValueError):
         return False
+
+
+@functools.cache
+def has_gpu() -> bool:
+    """Whether jax would run on a GPU: a driver is there, a plugin for it, and nobody asked for the CPU."""
+    wanted = os.environ.get("JAX_PLATFORMS", "")
+    plugins = ("jax_cuda12_plugin", "jax_cuda13_plugin")
+    return wanted in ("", "cuda", "gpu") and shutil.which("nvidia-smi") is not None and any(map(importlib.util.find_spec, plugins))

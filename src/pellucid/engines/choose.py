@@ -12,7 +12,7 @@ import numpy as np
 from ..layers.base import Layer
 from ..training.step import Batch
 from ..tree import leaves
-from . import has_jax
+from . import has_gpu, has_jax
 from .numpy import NumpyOps
 
 __all__ = ["choose_engine", "predict_work"]
@@ -23,8 +23,10 @@ NUMPY = {"step": 50e-6, "layer": 9.5e-6, "row": 0.15e-6, "output": 2.2e-9, "prod
 JAX = {"step": 1e-6, "layer": 0.25e-6, "row": 0.1e-6, "output": 1.5e-9, "product": 1 / 100e9, "weight": 0.35e-9}
 NUMPY |= {"convolution": 5 / 180e9, "scan": 4 / 180e9}
 JAX |= {"convolution": 1.5 / 100e9, "scan": 2 / 100e9}
+GPU = {"step": 15e-6, "layer": 5e-6, "row": 0.0, "output": 2e-11, "product": 1 / 40e12, "weight": 1e-10}  # one H200
+GPU |= {"convolution": 3 / 40e12, "scan": 10 / 40e12}
 NUMPY_READ = 1.1e-9  # per weight: with small batches the products wait for memory, not for arithmetic
-COMPILE, COMPILE_PER_LAYER, IMPORT_JAX = 0.45, 0.015, 0.5
+COMPILE, COMPILE_PER_LAYER, IMPORT_JAX, START_GPU = 0.45, 0.015, 0.5, 1.0
 SCAN_CALLS = 4  # a step of a scan is called like this many layers
 TARGET = 0.1  # seconds of work in a compiled chunk, about
 
@@ -56,8 +58,8 @@ def predict_work(net: Layer, params: Any, batch: int, row: Batch | None = None) 
     waiting = max(0.0, NUMPY_READ * weights - NUMPY["product"] * amounts["product"])
     return Work(
         sum(NUMPY[what] * amount for what, amount in amounts.items()) + waiting,
-        sum(JAX[what] * amount for what, amount in amounts.items()),
-        COMPILE + COMPILE_PER_LAYER * count(net) + (0 if "jax" in sys.modules else IMPORT_JAX),
+        sum((GPU if has_gpu() else JAX)[what] * amount for what, amount in amounts.items()),
+        COMPILE + COMPILE_PER_LAYER * count(net) + (0 if "jax" in sys.modules else IMPORT_JAX) + START_GPU * has_gpu(),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from .base import Array, Layer, ShapeError
 
@@ -43,6 +43,14 @@ class Activation(Layer):
     def derivative(self, xp: Any, z: Array, y: Array) -> Array:
         raise NotImplementedError
 
+    #: g(z) and g′ as pages show them; those who leave it out are shown with the equations of their docstring
+    shown: ClassVar[tuple[str, str]] = ("g(z)", "g′(z)")
+
+    def formulas(self):
+        g, slope = self.shown
+        ahead, back = super().formulas() if self.shown is Activation.shown else ([], [])
+        return [f"y = {g}", *ahead, *back], [f"dz = dy ⊙ {slope}"]
+
     def forward(self, ops, p, z):
         y = self.g(ops.xp, z)
         return y, (z, y)
@@ -59,6 +67,8 @@ def logistic(xp: Any, z: Array) -> Array:
 class Sigmoid(Activation):
     """Logistic function.   σ(z) = 1/(1 + e⁻ᶻ),   σ′ = y (1 − y)."""
 
+    shown = ("σ(z)", "y ⊙ (1 − y)")
+
     def g(self, xp, z):
         return logistic(xp, z)
 
@@ -69,6 +79,8 @@ class Sigmoid(Activation):
 class Tanh(Activation):
     """Hyperbolic tangent.   g(z) = tanh z,   g′ = 1 − y²."""
 
+    shown = ("tanh(z)", "(1 − y ⊙ y)")
+
     def g(self, xp, z):
         return xp.tanh(z)
 
@@ -78,6 +90,8 @@ class Tanh(Activation):
 
 class ReLU(Activation):
     """Rectified linear unit.   g(z) = max(0, z),   g′ = 1 where z > 0, else 0 (at z = 0 too)."""
+
+    shown = ("max(0, z)", "[z > 0]")
 
     def g(self, xp, z):
         return xp.maximum(z, 0)
@@ -230,6 +244,9 @@ class Softmax(Layer):
 
     def backward(self, ops, p, y, dy, wrt_input=True):
         return (y * (dy - (dy * y).sum(-1, keepdims=True)) if wrt_input else None), {}
+
+    def formulas(self):
+        return ["y = softmax(z)"], ["dz = y ⊙ (dy − yᵀ dy)"]
 
 
 class LogSoftmax(Layer):

@@ -116,6 +116,27 @@ class Layer(Settings):
 
         return summary(self, shape)
 
+    def formulas(self) -> tuple[list[str], list[str]]:
+        """This layer's forward and backward equations; by default the "Forward" and "Backward" lines of its docstring.
+
+        A layer that writes its own states them for column vectors, and pages then put numbers into them.
+        """
+        from ..glass.formulas import from_docstring
+
+        return from_docstring(type(self).__doc__)
+
+    def formula(self) -> Any:
+        """The symbolic forward and backward formulas of this expression, as a page: text, HTML, LaTeX."""
+        from ..glass.formulas import formula
+
+        return formula(self)
+
+    def draw(self) -> str:
+        """The expression drawn as a diagram of boxes and wires, in text."""
+        from ..glass.draw import draw
+
+        return draw(self)
+
     def __repr__(self) -> str:
         text = super().__repr__()
         return f"{text}.named({self.name!r})" if self.name else text

@@ -74,5 +74,10 @@ class Linear(Layer):
             grads["b"] = flow.sum(0)
         return (dz @ self.weights(p).T if wrt_input else None), grads  # (..., units) @ (units, n)
 
+    def formulas(self):  # as the notes write it, for columns: W is units × inputs
+        W, M = ("W", "") if self.mask is None else ("(W ⊙ M)", " ⊙ M")
+        bias = ["db = Σ dz"] if self.bias else []
+        return [f"z = {W} x" + (" + b" if self.bias else "")], [f"dW = dz xᵀ{M}", *bias, f"dx = {W}ᵀ dz"]
+
     def weights(self, p):
         return p["W"] if self.mask is None else p["W"] * p["_mask"]

@@ -24,6 +24,9 @@ class Callback:
 
     def fit_end(self, run: Any) -> None: ...
 
+    def nonfinite(self, run: Any, error: Any) -> None:
+        """Called before a `NonFiniteError` ends the fit."""
+
 
 class PlainFunction(Callback):
     def __init__(self, function: Any) -> None:

@@ -16,8 +16,12 @@ __all__ = ["NonFiniteError", "explain_nonfinite"]
 class NonFiniteError(ArithmeticError):
     """Training met a value that is not finite. The weights from before it are kept.
 
-    Attributes: `epoch` and `batch` (from 1), `layer` (its path), `what`, and `rows` of the data.
+    Attributes: `epoch` and `batch` (from 1), `layer` (its path), `what`, and `rows` of the data. `report()` tells the
+    steps before it and the chain that led there.
     """
+
+    moment: Any = None  # net, loss, optimizer, the state before the step, its batch, its learning rate
+    steps: tuple[dict[str, float], ...] = ()  # the last steps before it
 
     def __init__(self, epoch: int, batch: int, layer: str, what: str, rows: list[int]) -> None:
         self.epoch, self.batch, self.layer, self.what, self.rows = epoch, batch, layer, what, rows
@@ -28,6 +32,12 @@ class NonFiniteError(ArithmeticError):
             + ". The weights from before this batch are kept. Try a smaller learning rate, clip_norm=1.0 in the "
             "optimizer, inputs scaled to about ±1, or a loss on logits (SoftmaxCrossEntropy, SigmoidCrossEntropy)."
         )
+
+    def report(self) -> Any:
+        """The last steps, and the chain of values that led to the first one that is not finite."""
+        from ..glass.recorder import Flight
+
+        return Flight.of(self)
 
 
 class FiniteWatch(NumpyOps):
@@ -69,6 +79,7 @@ def explain_nonfinite(
 
     Returns the state before the bad step, and the error to raise.
     """
+    steps: list[dict[str, float]] = []
     with np.errstate(all="ignore"):
         for i in range(int(plan.count)):
             rows = plan.rows[i, : plan.sizes[i]]
@@ -77,7 +88,7 @@ def explain_nonfinite(
             watch.net = net
             g = gradients(watch, net, loss, state.params, part)
             layer, what, bad = watch.first or ("", "", np.array([], int))
-            if watch.first is None and not np.isfinite(g.loss):
+            if not what.startswith("the output") and not np.isfinite(g.loss):  # the loss comes before the way back
                 layer, what = "loss", f"the loss {loss!r}"
             new, _ = training_step(NumpyOps, net, loss, optimizer, state, part, plan.rates[i])
             if not what:
@@ -85,7 +96,11 @@ def explain_nonfinite(
                     if not np.isfinite(leaf).all():
                         layer, what = name, f"parameter {name} after the update"
                         break
+            size = sum(float((v.astype(np.float64) ** 2).sum()) for _, v in leaves(g.params)) ** 0.5
+            steps.append({"step": int(state.step), "loss": float(g.loss), "gradient": size, "rate": float(plan.rates[i])})
             if what:
-                return state, NonFiniteError(epoch, batch + i + 1, layer, what, [int(r) for r in origin[rows[bad]]])
+                error = NonFiniteError(epoch, batch + i + 1, layer, what, [int(r) for r in origin[rows[bad]]])
+                error.moment, error.steps = (net, loss, optimizer, state, part, plan.rates[i]), tuple(steps[-20:])
+                return state, error
             state = new
     return state, NonFiniteError(epoch, batch + int(plan.count), "", "the loss", [])

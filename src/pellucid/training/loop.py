@@ -8,6 +8,7 @@ import math
 import signal
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -151,6 +152,7 @@ def gradient_epochs(run: Run, data: Batch, bar: Any, finish: Callable[..., None]
     job, net, loss, engine = run.job, run.model.net, run.model.loss, run.engine
     kind, watch, carries = job.optimizer.kind(), watches_batches(job.callbacks), carries_state(net)
     length = min(job.steps, predict_work(net, run.model.params, job.batch_size, job.row).chunk)
+    recent: deque[dict[str, float]] = deque(maxlen=20)  # the last steps, for the report if one fails
     while run.epoch < job.epochs and not run.stopping:
         began, totals, batch = time.perf_counter(), 0.0, 0
         if carries:
@@ -162,8 +164,11 @@ def gradient_epochs(run: Run, data: Batch, bar: Any, finish: Callable[..., None]
                 before = engine.get(run.state), job.data, plan, run.epoch + 1, batch, job.origin
                 state, error = explain_nonfinite(net, loss, kind, *before)
                 run.state = engine.put(state)
+                error.steps = (*recent, *error.steps)[-20:]
+                call(run, "nonfinite", error)
                 raise error
-            run.state = state
+            run.state, first = state, run.epoch * job.steps + batch
+            recent.extend({"step": first + i, "loss": s[1] / s[0]} for i, s in list(enumerate(sums))[-20:])
             totals, batch = totals + sums.sum(0), batch + len(sums)
             if bar is not SILENT:
                 bar.advance(int(plan.sizes[: plan.count].sum()), run.epoch + 1, describe(run, totals))
