@@ -22,6 +22,7 @@ docs: $(VENV)/.dev
 
 bench: $(BENCH)/.ready
 	$(BENCH)/bin/python benchmarks/bench.py
+	$(BENCH)/bin/python benchmarks/estimators.py
 
 $(VENV)/.ready: pyproject.toml
 	@echo "Setting up $(VENV): a minute or two, the first time …"

@@ -131,6 +131,8 @@ ON_OFF = np.array([[0, 1, 1, 0], [1, 1, 1, 1], [0, 0, 0, 0], [1, 0, 0.3, 0.7], [
 # every exported loss: (loss, outputs, targets)
 LOSSES: dict[str, list[tuple[pc.Loss, np.ndarray, np.ndarray]]] = {
     "SquaredError": [(pc.SquaredError(), REAL, TARGET)],
+    "HalfSquaredError": [(pc.HalfSquaredError(), REAL, TARGET)],
+    "Poisson": [(pc.Poisson(), REAL, 3 * ON_OFF)],
     "AbsoluteError": [(pc.AbsoluteError(), REAL, TARGET)],
     "Huber": [(pc.Huber(), 3 * REAL, TARGET), (pc.Huber(0.2), REAL, TARGET)],
     "LogCosh": [(pc.LogCosh(), REAL, TARGET)],

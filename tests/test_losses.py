@@ -60,6 +60,8 @@ def test_values_are_those_of_the_formulas():
     e = TARGET - REAL
     expected = [
         (pc.SquaredError(), REAL, TARGET, (e**2).sum(1)),
+        (pc.HalfSquaredError(), REAL, TARGET, (e**2).sum(1) / 2),
+        (pc.Poisson(), REAL, ON_OFF, (xlogy(ON_OFF, ON_OFF / np.exp(REAL)) - ON_OFF + np.exp(REAL)).sum(1)),
         (pc.AbsoluteError(), REAL, TARGET, abs(e).sum(1)),
         (pc.Huber(0.5), REAL, TARGET, np.where(abs(e) <= 0.5, e**2 / 2, 0.5 * (abs(e) - 0.25)).sum(1)),
         (pc.LogCosh(), REAL, TARGET, np.log(np.cosh(e)).sum(1)),

@@ -6,7 +6,7 @@ NumPy, where every number can be looked at, and compiled as one program under JA
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .initializers import Constant, Glorot, He, Initializer, LeCun, Orthogonal, Zeros
 from .kernel_methods import kernel_density, ridge_output
@@ -17,9 +17,11 @@ from .losses import (
     BinaryCrossEntropy,
     Brier,
     CrossEntropy,
+    HalfSquaredError,
     Huber,
     LogCosh,
     Loss,
+    Poisson,
     ResidualLoss,
     SigmoidCrossEntropy,
     SoftmaxCrossEntropy,
@@ -38,9 +40,25 @@ from .training.finite import NonFiniteError
 from .training.sequences import cut_streams
 
 if TYPE_CHECKING:
+    from .estimators import MLPClassifier, MLPRegressor, NetworkClassifier, NetworkRegressor, RBFClassifier, RBFRegressor
+    from .files import load, save
     from .glass import Doctor, FlightRecorder
 
 __version__ = "0.1.0"
+
+#: names that are imported when they are first used, because they need more than NumPy
+LATER = {
+    "Doctor": "glass",
+    "FlightRecorder": "glass",
+    "MLPClassifier": "estimators",
+    "MLPRegressor": "estimators",
+    "NetworkClassifier": "estimators",
+    "NetworkRegressor": "estimators",
+    "RBFClassifier": "estimators",
+    "RBFRegressor": "estimators",
+    "load": "files",
+    "save": "files",
+}
 
 __all__ = [
     *_layers,
@@ -61,6 +79,7 @@ __all__ = [
     "Glorot",
     "GradientCheck",
     "GradientDescent",
+    "HalfSquaredError",
     "He",
     "History",
     "Huber",
@@ -70,11 +89,18 @@ __all__ = [
     "LeCun",
     "LogCosh",
     "Loss",
+    "MLPClassifier",
+    "MLPRegressor",
     "Network",
+    "NetworkClassifier",
+    "NetworkRegressor",
     "NonFiniteError",
     "OneCycle",
     "Optimizer",
     "Orthogonal",
+    "Poisson",
+    "RBFClassifier",
+    "RBFRegressor",
     "RMSProp",
     "ReduceOnPlateau",
     "ResidualLoss",
@@ -92,15 +118,17 @@ __all__ = [
     "entropy_bits",
     "information_bits",
     "kernel_density",
+    "load",
     "ridge_output",
+    "save",
 ]
 
 
-def __getattr__(name: str) -> object:
-    """The glass box is loaded when it is first asked for."""
-    if name in ("glass", "Doctor", "FlightRecorder"):
-        import importlib
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
 
-        glass = importlib.import_module(".glass", __name__)
-        return glass if name == "glass" else getattr(glass, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "glass":
+        return import_module(".glass", __name__)
+    if name not in LATER:
+        raise AttributeError(f"module 'pellucid' has no attribute {name!r}")
+    return getattr(import_module(f".{LATER[name]}", __name__), name)

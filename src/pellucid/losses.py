@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from .layers.activations import log_softmax, logistic
+from .layers.activations import Softmax, log_softmax, logistic
 from .settings import Settings, did_you_mean
 
 __all__ = [
@@ -20,9 +20,11 @@ __all__ = [
     "BinaryCrossEntropy",
     "Brier",
     "CrossEntropy",
+    "HalfSquaredError",
     "Huber",
     "LogCosh",
     "Loss",
+    "Poisson",
     "ResidualLoss",
     "SigmoidCrossEntropy",
     "SoftmaxCrossEntropy",
@@ -96,6 +98,16 @@ class SquaredError(Residual):
         return 2 * e
 
 
+class HalfSquaredError(Residual):
+    """Half the quadratic loss, as scikit-learn has it.   ψ = ε²/2,   ∂L/∂y = −ε."""
+
+    def psi(self, xp, e):
+        return 0.5 * (e * e)
+
+    def slope(self, xp, e):
+        return e
+
+
 class AbsoluteError(Residual):
     """Absolute loss.   ψ = |ε|,   ψ′ = sign ε."""
 
@@ -144,6 +156,28 @@ class ResidualLoss(Residual):
 
     psi: Callable[..., Any]
     slope: Callable[..., Any]
+
+
+class Poisson(Loss):
+    """Half the Poisson deviance of counts d ≥ 0; the output z is the logarithm of the predicted mean.
+
+    L = Σ d log(d / eᶻ) − d + eᶻ,   ∂L/∂z = eᶻ − d
+    """
+
+    def prepare(self, target, shape, dtype):
+        target = super().prepare(target, shape, dtype)
+        if (target < 0).any():
+            raise ValueError(f"{self!r}: targets must not be negative, got {target.min()}.")
+        return target
+
+    def __call__(self, ops, z, d):
+        same_shape(self, z, d)
+        xp = ops.xp
+        mean, log_d = xp.exp(z), xp.log(xp.where(d > 0, d, xp.ones_like(d)))  # 0·log 0 = 0
+        return (d * (log_d - z) - d + mean).sum(-1), mean - d
+
+    def decide(self, ops, y):
+        return ops.xp.exp(y)
 
 
 # -------------------------------------------------------------------- classes, one of many
@@ -207,7 +241,7 @@ class SoftmaxCrossEntropy(OneOfMany):
         return -(d * log_p).sum(-1), ops.xp.exp(log_p) - d
 
     def probabilities(self, ops, y):
-        return ops.xp.exp(log_softmax(ops.xp, y))
+        return Softmax().forward(ops, {}, y)[0]
 
 
 class CrossEntropy(OneOfMany):
@@ -322,9 +356,11 @@ def distribution_checked(p: Any, total: bool = True) -> np.ndarray:
 # -------------------------------------------------------------------- helpers
 NAMED: dict[str, Loss] = {
     "squared_error": SquaredError(),
+    "half_squared_error": HalfSquaredError(),
     "absolute_error": AbsoluteError(),
     "huber": Huber(),
     "log_cosh": LogCosh(),
+    "poisson": Poisson(),
     "cross_entropy": CrossEntropy(),
     "softmax_cross_entropy": SoftmaxCrossEntropy(),
     "binary_cross_entropy": BinaryCrossEntropy(),

@@ -273,6 +273,13 @@ class Network:
         params = map_leaves(lambda a: np.asarray(a, np.float64), self.params)
         return check_gradients(self.net, self.loss, params, batch, seed=self.seed, tolerance=tolerance, entries=entries)
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write this network to one file that ``pellucid.load`` reads; no pickle is involved."""
+        from .files import save
+
+        self.require_built()
+        save(self, path)
+
     @friendly
     def trace(self, X: Any, y: Any, *, sample_weight: Any = None, lengths: Any = None, step: int = 0) -> Any:
         """One pass as data: every input, output, flow and gradient by a readable path, as training step `step` has them.

@@ -54,6 +54,10 @@ class Optimizer(Settings):
         """Return the new parameter, followed by its new memory."""
         raise NotImplementedError
 
+    def penalise(self, ops: Any, params: Any, value: Any, grads: Any, numbers: Any) -> tuple[Any, Any]:
+        """Add a penalty on the parameters to the loss and its gradients; by default there is none."""
+        return value, grads
+
     def slots(self, params: Any) -> Any:
         """Memory for every parameter, all zero; buffers get none."""
         if isinstance(params, tuple):
@@ -217,6 +221,11 @@ class LBFGS(Optimizer):
         self.require(self.pairs >= 1, "pairs", "at least 1")
         self.require(self.tolerance >= 0, "tolerance", "at least 0")
         self.require(self.clip_norm == 0, "clip_norm", "0: L-BFGS needs the true gradient")
+
+    def options(self, epochs: int) -> dict[str, Any]:
+        """What SciPy is told."""
+        ftol = 64 * float(np.finfo(float).eps)
+        return {"maxiter": epochs, "maxcor": self.pairs, "gtol": self.tolerance, "ftol": ftol, "maxfun": 100 * epochs}
 
 
 NAMED: dict[str, type[Optimizer]] = {

@@ -62,7 +62,9 @@ class Linear(Layer):
 
     def forward(self, ops, p, x):
         z = x @ self.weights(p)  # (..., n) @ (n, units)
-        return (z + p["b"] if self.bias else z), x
+        if self.bias:
+            z += p["b"]  # z is new: no copy is needed
+        return z, x
 
     def backward(self, ops, p, x, dz, wrt_input=True):
         rows, flow = x.reshape(-1, x.shape[-1]), dz.reshape(-1, self.units)

@@ -98,6 +98,7 @@ class History:
         self.engine = ""
         self.engine_reason = ""
         self.stopped = ""
+        self.data = ""  # a digest of the rows learned from
         self.best_epoch: int | None = None
 
     @property

@@ -24,10 +24,12 @@ def lbfgs_epochs(run: Any, data: Batch, bar: Any, finish: Callable[..., None]) -
     refuse_statistics(model.net, run.params, run.job.data)
     vector, unpack = as_vector(run.params, model.dtype)
     decay, began = optimizer.weight_decay, time.perf_counter()
+    ops, numbers = NumpyOps(weight=run.job.data.weight), optimizer.numbers(np.float64)
 
     def value_and_gradient(vector: np.ndarray) -> tuple[float, np.ndarray]:
         value, grads = engine.value_and_gradients(model.net, model.loss, engine.put(unpack(vector)), data, run.state.seed)
-        gradient, _ = as_vector(fill(run.params, engine.get(grads)), model.dtype)
+        value, grads = optimizer.penalise(ops, unpack(vector), value, engine.get(grads), numbers)
+        gradient, _ = as_vector(fill(run.params, grads), model.dtype)
         return float(value) + 0.5 * decay * float(vector @ vector), gradient + decay * vector
 
     def iteration(intermediate_result: Any) -> None:
@@ -42,16 +44,10 @@ def lbfgs_epochs(run: Any, data: Batch, bar: Any, finish: Callable[..., None]) -
         if run.stopping:
             raise StopIteration
 
-    options = {
-        "maxiter": run.epochs,
-        "maxcor": optimizer.pairs,
-        "gtol": optimizer.tolerance,
-        "ftol": 64 * np.finfo(float).eps,
-        "maxfun": 100 * run.epochs,
-    }
+    options = optimizer.options(run.epochs)
     result = minimize(value_and_gradient, vector, jac=True, method="L-BFGS-B", callback=iteration, options=options)
     if run.epoch < run.epochs and not run.stopping:
-        run.stop(f"converged: {result.message}")
+        run.stop(f"{'converged' if result.success else 'given up'}: {result.message}")
 
 
 def refuse_statistics(net: Any, params: Any, data: Batch) -> None:

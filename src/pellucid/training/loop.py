@@ -24,7 +24,7 @@ from .callbacks import Callback, EarlyStopping, History
 from .checkpoint import Saved, data_digest, load_checkpoint, save_checkpoint
 from .finite import explain_nonfinite
 from .lbfgs import lbfgs_epochs
-from .progress import progress
+from .progress import SILENT, progress
 from .sequences import carries_state, forget, rows_at_once, steps_there
 from .step import Batch, State
 
@@ -41,7 +41,7 @@ class Job:
     optimizer: Optimizer
     epochs: int
     batch_size: int
-    order: str
+    order: Any  # "shuffled", "given", "drawn", or a function of the epoch (from 0) that returns row numbers
     engine: str
     callbacks: list[Any]
     metrics: dict[str, Any]
@@ -49,6 +49,7 @@ class Job:
     checkpoint: Path | None
     resume: bool
     progress: bool
+    memory: tuple[Any, int] | None = None  # the optimizer's slots and step count, to go on where another fit ended
 
     @property
     def steps(self) -> int:
@@ -123,21 +124,21 @@ def train(model: Any, job: Job) -> History:
 def start(model: Any, job: Job) -> Run:
     """Choose the engine, make the state, and take up a checkpoint where there is one."""
     history, saved = History(), None
-    slots = job.optimizer.slots(model.params)
-    fingerprint = fingerprint_of(model, job)
+    slots, step = job.memory or (job.optimizer.slots(model.params), 0)
     if job.checkpoint and job.resume and job.checkpoint.exists():
-        saved = load_checkpoint(job.checkpoint, fingerprint, model.params, slots)
+        saved = load_checkpoint(job.checkpoint, fingerprint_of(model, job), model.params, slots)
         history, slots, model.params = saved.history, saved.slots, saved.params
         if job.engine == "auto":
             job.engine = history.engine
     model.history = history
+    history.data = data_digest(*(a for a in job.data if a is not None))
     if job.engine == "auto":
         name, reason = choose_engine(model.net, model.params, job.batch_size, job.steps * job.epochs, job.row)
     else:
         name, reason = job.engine, "asked for"
     history.engine, history.engine_reason = name, reason if not saved else f"{reason}, resumed"
     engine = get_engine(name)
-    scalars = np.int32(saved.step if saved else 0), np.uint32(model.seed % 2**32)
+    scalars = np.int32(saved.step if saved else step), np.uint32(model.seed % 2**32)
     with engine.precision(model.dtype):
         state = engine.put(State(model.params, slots, job.optimizer.numbers(model.dtype), *scalars))
     run = Run(model, job, engine, state, history, saved.epoch if saved else 0, best=saved.best if saved else None)
@@ -169,7 +170,8 @@ def gradient_epochs(run: Run, data: Batch, bar: Any, finish: Callable[..., None]
             run.state, first = state, run.epoch * job.steps + batch
             recent.extend({"step": first + i, "loss": s[1] / s[0]} for i, s in list(enumerate(sums))[-20:])
             totals, batch = totals + sums.sum(0), batch + len(sums)
-            bar.advance(int(plan.sizes[: plan.count].sum()), run.epoch + 1, describe(run, totals))
+            if bar is not SILENT:
+                bar.advance(int(plan.sizes[: plan.count].sum()), run.epoch + 1, describe(run, totals))
             if watch:
                 call(run, "batch_end", batch, float(sums[0, 1] / sums[0, 0]))
             if run.interrupted:
@@ -203,11 +205,13 @@ def plan_of(order: np.ndarray, size: int, rates: np.ndarray) -> Plan:
 
 def fill(a: np.ndarray, length: int) -> np.ndarray:
     """`a` with zeros added up to `length`."""
-    return np.concatenate([a, np.zeros((length - len(a), *a.shape[1:]), a.dtype)])
+    return a if len(a) == length else np.concatenate([a, np.zeros((length - len(a), *a.shape[1:]), a.dtype)])
 
 
-def epoch_order(order: str, n: int, seed: int, epoch: int) -> np.ndarray:
+def epoch_order(order: Any, n: int, seed: int, epoch: int) -> np.ndarray:
     """The rows in the order an epoch visits them: a function of seed and epoch alone."""
+    if callable(order):
+        return order(epoch)
     if order == "given":
         return np.arange(n)
     rng = np.random.default_rng([seed, epoch])

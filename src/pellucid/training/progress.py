@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-__all__ = ["Progress", "Silent"]
+__all__ = ["SILENT", "Progress", "Silent"]
 
 
 class Silent:
     """No progress bar."""
 
     def advance(self, rows: int, epoch: int, text: str) -> None: ...
+
+
+SILENT = Silent()
 
 
 class Progress:
@@ -28,7 +31,7 @@ class Progress:
 def progress(wanted: bool, epochs: int, done: int, rows: int) -> Any:
     """Show progress over `rows` rows if it is wanted and a terminal is there to show it on."""
     if not wanted:
-        yield Silent()
+        yield SILENT
         return
     from rich.console import Console
     from rich.progress import BarColumn, ProgressColumn, TextColumn, TimeRemainingColumn
@@ -37,7 +40,7 @@ def progress(wanted: bool, epochs: int, done: int, rows: int) -> Any:
 
     console = Console(stderr=True)
     if not (console.is_terminal or console.is_jupyter):
-        yield Silent()
+        yield SILENT
         return
 
     class Speed(ProgressColumn):

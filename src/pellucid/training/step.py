@@ -51,7 +51,7 @@ def gradients(ops: Any, net: Any, loss: Any, params: Any, batch: Batch, wrt_inpu
     values, delta = loss(ops, y, batch.target)
     weight = weights(ops, values, batch)
     w = weight / weight.sum()
-    dx, grads = ops.backward(net, params, cache, (delta * w[..., None]).astype(y.dtype), "net", wrt_input)
+    dx, grads = ops.backward(net, params, cache, (delta * w[..., None]).astype(y.dtype, copy=False), "net", wrt_input)
     for path, gradient in ops.charges:
         grads = write_back(grads, {path: functools.reduce(operator.getitem, path, grads) + gradient})
     return Gradients((values * w).sum() + ops.penalty, grads, dx, y, weight)
@@ -61,9 +61,10 @@ def training_step(Ops: Any, net: Any, loss: Any, optimizer: Any, state: State, b
     """One update of every parameter from old values, all at once (N40)."""
     ops = Ops(training=True, seed=state.seed, step=state.step, weight=batch.weight, lengths=batch.lengths)
     g = gradients(ops, net, loss, state.params, batch)
-    params, slots = optimizer.update(ops, state.params, g.params, state.slots, state.numbers, rate, state.step + 1)
+    value, grads = optimizer.penalise(ops, state.params, g.loss, g.params, state.numbers)
+    params, slots = optimizer.update(ops, state.params, grads, state.slots, state.numbers, rate, state.step + 1)
     params = write_back(params, ops.kept)
-    return State(params, slots, state.numbers, state.step + 1, state.seed), sums(ops, loss, g.loss, g.weight, g.y, batch.target)
+    return State(params, slots, state.numbers, state.step + 1, state.seed), sums(ops, loss, value, g.weight, g.y, batch.target)
 
 
 def evaluation_step(Ops: Any, net: Any, loss: Any, params: Any, batch: Batch) -> tuple[Any, ...]:

@@ -1,0 +1,227 @@
+"""What all estimators share: rows in, outputs out, nested settings, scikit-learn's callbacks, the HTML page."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import html
+import os
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils import estimator_html_repr, get_tags
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from ..engines.numpy import NumpyOps
+from ..layers.combine import Combinator
+from ..optimizers import NAMED as OPTIMIZERS
+from ..optimizers import get_optimizer
+from ..settings import Settings
+from ..training.callbacks import Callback
+
+try:  # scikit-learn 1.9 and later
+    from sklearn.callback import CallbackSupportMixin, with_callbacks
+except ImportError:
+
+    class CallbackSupportMixin:  # type: ignore[no-redef]
+        """Stands in where scikit-learn has no callbacks yet."""
+
+    def with_callbacks(method: Any) -> Any:
+        return method
+
+
+__all__ = ["NetworkEstimator", "SparseRows", "with_callbacks"]
+
+
+class SparseRows:
+    """A sparse matrix as the training loop and a first Linear layer see rows; it is never made dense."""
+
+    ndim = 2
+
+    def __init__(self, matrix: Any) -> None:
+        self.matrix = matrix.tocsr()
+        self.shape, self.dtype, self.values = matrix.shape, matrix.dtype, self.matrix.data
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: Any) -> SparseRows:
+        return SparseRows(self.matrix[rows])
+
+    def take(self, rows: Any, axis: int = 0, out: Any = None, mode: str = "raise") -> SparseRows:
+        """What ``numpy.take`` calls."""
+        return self[rows]
+
+    def astype(self, dtype: Any) -> SparseRows:
+        return SparseRows(self.matrix.astype(dtype))
+
+    def reshape(self, *shape: int) -> SparseRows:
+        """As (rows, features), which they are."""
+        return self
+
+    @property
+    def T(self) -> Any:
+        return self.matrix.T
+
+    def __matmul__(self, W: Any) -> np.ndarray:
+        return self.matrix @ W
+
+
+class NetworkEstimator(CallbackSupportMixin, BaseEstimator):
+    """Base of all estimators: a fitted one holds a Network in ``network_``."""
+
+    network_: Any
+    n_features_in_: int
+
+    # ---------------------------------------------------------------- settings inside settings
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Parameters by name; with `deep`, also those inside optimizers, losses and layers: ``optimizer__learning_rate``."""
+        params = super().get_params(deep=False)
+        if deep:
+            for name, value in list(params.items()):
+                if name == "optimizer" and isinstance(value, str) and value in OPTIMIZERS:
+                    value = get_optimizer(value)
+                params.update({f"{name}__{key}": v for key, v in inside(value).items()})
+        return params
+
+    def set_params(self, **params: Any) -> Any:
+        """Set parameters, also nested ones: the settings inside are replaced, never changed in place."""
+        plain = {name: value for name, value in params.items() if "__" not in name}
+        super().set_params(**plain)
+        for name, value in params.items():
+            if "__" in name:
+                outer, _, path = name.partition("__")
+                if outer not in self.get_params(deep=False) or name not in self.get_params(deep=True):
+                    known = ", ".join(sorted(self.get_params(deep=True)))
+                    raise ValueError(f"{type(self).__name__} has no parameter {name!r}. It has: {known}.")
+                held = getattr(self, outer)
+                held = get_optimizer(held) if outer == "optimizer" else held
+                setattr(self, outer, with_setting(held, path.split("__"), value))
+        return self
+
+    # ---------------------------------------------------------------- rows in, outputs out
+    def _rows(self, X: Any) -> Any:
+        """X, validated; a plain array of the right kind needs none of scikit-learn's questions."""
+        plain = type(X) is np.ndarray and X.dtype.char in "fd" and X.ndim == 2 and not hasattr(self, "feature_names_in_")
+        if plain and X.shape[1] == self.n_features_in_ and len(X) and np.isfinite(X.sum()):
+            return X
+        sparse = ["csr", "csc"] if get_tags(self).input_tags.sparse else False
+        X = validate_data(self, X, accept_sparse=sparse, reset=False, dtype=(np.float64, np.float32))
+        return SparseRows(X) if hasattr(X, "toarray") else X
+
+    def _outputs(self, X: Any) -> np.ndarray:
+        if not hasattr(self, "network_"):
+            check_is_fitted(self)  # raises, in scikit-learn's words
+        rows, network = self._rows(X), self.network_
+        if rows.dtype != network.dtype:
+            rows = Cast(rows, network.dtype)
+        return network.outputs(rows, network.params, size=BLOCK)
+
+    def _probabilities(self, X: Any) -> np.ndarray:
+        outputs = self._outputs(X)
+        return self.network_.loss.probabilities(OPS, outputs)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write this estimator to one file that ``pellucid.load`` reads; no pickle is involved."""
+        from ..files import save
+
+        save(self, path)
+
+    # ---------------------------------------------------------------- looking at it
+    def _html_repr(self) -> str:
+        page = estimator_html_repr(self)
+        if not hasattr(self, "network_"):
+            return page
+        text = f"{self.network_.net!r}\n\n{self.network_.summary()}"
+        return f"{page}<details><summary>network</summary><pre>{html.escape(text)}</pre></details>"
+
+
+OPS = NumpyOps()
+BLOCK = 16384  # rows predicted at a time: bounded memory, and few matrix products, because each may wait for its threads
+
+
+class Cast:
+    """Rows in another precision, converted block by block as they are asked for."""
+
+    def __init__(self, rows: Any, dtype: Any) -> None:
+        self.rows, self.dtype = rows, dtype
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, rows: Any) -> np.ndarray:
+        return self.rows[rows].astype(self.dtype)
+
+
+def inside(value: Any, prefix: str = "") -> dict[str, Any]:
+    """The fields of settings by path, such as ``{"learning_rate": 0.001}``; children of a chain by place or name: ``{"0__units": 8}``."""
+    found: dict[str, Any] = {}
+    for key, held in parts(value).items():
+        found |= {f"{prefix}{key}": held, **inside(held, f"{prefix}{key}__")}
+    return found
+
+
+def parts(value: Any) -> dict[str, Any]:
+    """What settings are made of: the layers of a combinator, the fields of everything else."""
+    if isinstance(value, Combinator):
+        return {layer.name or str(i): layer for i, layer in enumerate(value.layers)}
+    if not isinstance(value, Settings):
+        return {}
+    return {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.name != "name"}  # type: ignore[arg-type]
+
+
+def with_setting(value: Any, path: list[str], new: Any) -> Any:
+    """`value` with the setting at `path` replaced."""
+    key, *rest = path
+    held = parts(value)
+    held[key] = with_setting(held[key], rest, new) if rest else new
+    return type(value)(*held.values(), name=value.name) if isinstance(value, Combinator) else value.replace(**{key: held[key]})
+
+
+class Told(Callback):
+    """Tells scikit-learn's callbacks (1.9 and later) about every epoch, and stops when one of them asks for it."""
+
+    def __init__(self, estimator: Any, X: Any, y: Any, epochs: int) -> None:
+        self.estimator, self.data = estimator, {"estimator": estimator, "X": X, "y": y}
+        self.context = estimator._init_callback_context(max_subtasks=epochs)
+        self.context.call_on_fit_task_begin(**self.data)
+        self.task: Any = None
+
+    def now(self, run: Any) -> dict[str, Any]:
+        """What makes the estimator as if the fit had ended here."""
+        network = copy.copy(run.model)
+        network.params = run.params
+        return {"network_": network}
+
+    def begin(self, run: Any) -> None:
+        self.task = self.context.subcontext(task_name="epoch")
+        self.task.call_on_fit_task_begin(**self.data)
+
+    fit_begin = begin
+
+    def epoch_end(self, run: Any) -> None:
+        if self.task.call_on_fit_task_end(**self.data, reconstruction_attributes=self.now(run)):
+            run.stop("a scikit-learn callback asked for it")
+        self.task = None
+        if run.epoch < run.epochs and not run.stopping:
+            self.begin(run)
+
+    def fit_end(self, run: Any) -> None:
+        if self.task is not None:  # begun, then not run: L-BFGS converged
+            self.task.call_on_fit_task_end(estimator=self.estimator)
+        self.context.call_on_fit_task_end(**self.data, reconstruction_attributes=self.now(run))
+
+
+def told(estimator: Any, X: Any, y: Any, epochs: int) -> list[Callback]:
+    """The bridge to scikit-learn's callbacks, where any are set."""
+    if hasattr(estimator, "_skl_callbacks") or hasattr(estimator, "_parent_callback_ctx"):
+        return [Told(estimator, X, y, epochs)]
+    return []
+
+
+def keep(estimator: Any, given: dict[str, Any]) -> None:
+    """Store constructor parameters as they are, as scikit-learn asks of `__init__`."""
+    for name, value in given.items():
+        if name not in ("self", "__class__"):
+            setattr(estimator, name, value)

@@ -1,0 +1,150 @@
+"""scikit-learn's way through training: its optimizers' formulas, its order of rows, its rules for stopping."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..optimizers import LBFGS, SGD, Adam, Optimizer
+from ..schedules import Schedule
+from ..training.callbacks import Callback
+
+__all__ = ["Books", "MLPAdam", "MLPLBFGS", "MLPSGD", "Order"]
+
+
+class Alpha(Optimizer):
+    """An L2 penalty on weights, not on biases:   L + α/(2s) Σ W²,   dW + α/s W.
+
+    `scale` is s; 0 means the weight of each batch, which makes the penalty of an epoch grow with the number of batches.
+    """
+
+    alpha: float = 0.0
+    scale: float = 0.0
+
+    def penalise(self, ops, params, value, grads, numbers):
+        if not self.alpha:
+            return value, grads
+        factor = numbers["alpha"] / (numbers["scale"] if self.scale else ops.weight.sum())
+        squares, new = 0.0, []
+        for p, g in zip(params, grads, strict=True):
+            if "W" in p:
+                W = p["W"]
+                squares, g = squares + ops.xp.vdot(W, W), {**g, "W": g["W"] + factor * W}
+            new.append(g)
+        return value + 0.5 * factor * squares, tuple(new)
+
+
+class MLPSGD(Alpha, SGD):
+    """SGD that takes a momentum of 1 too, as scikit-learn does."""
+
+    def check(self):
+        pass
+
+
+class MLPAdam(Alpha, Adam):
+    """Adam as scikit-learn writes it: ε joins √v before its start at zero is made good.
+
+    p ← p − η √(1 − β₂ᵗ)/(1 − β₁ᵗ) · m / (√v + ε)
+    """
+
+    def rule(self, ops, p, g, slots, n, rate, t):
+        m, v = n.beta1 * slots[0], n.beta2 * slots[1]
+        m += (1 - n.beta1) * g  # new arrays, so += changes nothing of the caller's, and NumPy saves a pass
+        v += (1 - n.beta2) * (g * g)
+        step = rate * ops.xp.sqrt(1 - n.beta2**t) / (1 - n.beta1**t) * m
+        step /= ops.xp.sqrt(v) + n.epsilon
+        return p - step, m, v
+
+
+class MLPLBFGS(Alpha, LBFGS):
+    """L-BFGS with scikit-learn's limits."""
+
+    calls: int = 15000
+
+    def options(self, epochs):
+        return {"maxiter": epochs, "gtol": self.tolerance, "maxfun": self.calls}
+
+
+class Order:
+    """The order of rows, drawn from the estimator's own RandomState: each epoch shuffles the last one's order."""
+
+    def __init__(self, n: int, shuffle: bool, random_state: np.random.RandomState) -> None:
+        self.rows, self.shuffle, self.random_state = np.arange(n), shuffle, random_state
+
+    def __call__(self, epoch: int) -> np.ndarray:
+        if self.shuffle:
+            step = np.arange(len(self.rows))
+            self.random_state.shuffle(step)
+            self.rows = self.rows[step]
+        return self.rows
+
+
+class Held(Schedule):
+    """The learning rate that the books hold now."""
+
+    by: object
+
+    def rates(self, t, total, losses):
+        return np.full_like(t, self.by.rate)  # type: ignore[attr-defined]
+
+
+class Books(Callback):
+    """Keeps an estimator's fitted attributes after every epoch, and decides when to stop (or to slow down).
+
+    `rate` is the learning rate in force. `score(params)` measures the held-out rows, where there are some.
+    """
+
+    def __init__(self, estimator: Any, rows: int, rate: float, score: Any = None) -> None:
+        self.estimator, self.rows, self.rate, self.score = estimator, rows, rate, score
+
+    def epoch_end(self, run: Any) -> None:
+        e, row = self.estimator, run.history.rows[-1]
+        e.n_iter_ += 1
+        e.t_ += self.rows
+        e.loss_ = row["loss"]
+        e.loss_curve_.append(e.loss_)
+        if e.verbose:
+            print(f"Iteration {e.n_iter_}, loss = {e.loss_:.8f}")
+        if self.score is not None:
+            e.validation_scores_.append(self.score(run.params))
+            e.validation_loss_curve_.append(row["val_loss"])
+            if e.verbose:
+                print(f"Validation score: {e.validation_scores_[-1]:f}")
+        self.count(run)
+        if e.solver == "sgd" and e.learning_rate == "invscaling":
+            self.rate = e.learning_rate_init / (e.t_ + 1) ** e.power_t
+        if e._no_improvement_count > e.n_iter_no_change:
+            self.stop_or_slow_down(run)
+
+    def count(self, run: Any) -> None:
+        """Epochs without an improvement of at least tol: of the score if stopping early, of the training loss otherwise."""
+        e = self.estimator
+        if e.early_stopping:
+            now, best = e.validation_scores_[-1], e.best_validation_score_
+            e._no_improvement_count = e._no_improvement_count + 1 if now < best + e.tol else 0
+            if now > best:
+                e.best_validation_score_, e._best_params = now, run.params
+        else:
+            now, best = e.loss_, e.best_loss_
+            e._no_improvement_count = e._no_improvement_count + 1 if now > best - e.tol else 0
+            e.best_loss_ = min(now, best)
+
+    def stop_or_slow_down(self, run: Any) -> None:
+        e = self.estimator
+        what = "Validation score" if e.early_stopping else "Training loss"
+        text = f"{what} did not improve more than tol={e.tol:f} for {e.n_iter_no_change} consecutive epochs."
+        if e.solver == "sgd" and e.learning_rate == "adaptive" and self.rate > 1e-6:
+            self.rate /= 5.0
+            e._no_improvement_count = 0
+            text += f" Setting learning rate to {self.rate:f}"
+        else:
+            run.stop("converged: " + text)
+            text += " Stopping."
+        if e.verbose:
+            print(text)
+
+    def fit_end(self, run: Any) -> None:
+        """Keep the optimizer's memory: partial_fit goes on from it."""
+        state = run.engine.get(run.state)
+        self.estimator._memory = (state.slots, int(state.step)), self.rate
