@@ -10,7 +10,7 @@ demo: $(VENV)/.ready
 	$(BIN)/python examples/digits.py
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
