@@ -198,6 +198,17 @@ def test_resuming_is_exact_to_the_bit(tmp_path, engine, optimizer):
     assert whole.history.stopped == resumed.history.stopped
 
 
+def test_a_rate_that_spans_the_fit_is_resumed_with_the_same_number_of_epochs_only(tmp_path):
+    path, options = tmp_path / "run.ckpt", {"engine": "numpy", "optimizer": pc.Adam(pc.WarmUp(pc.Cosine(0.02), epochs=2))}
+    whole, resumed = model(), model()
+    whole.fit(*data(), epochs=6, **options)
+    model().fit(*data(), epochs=6, checkpoint=path, callbacks=lambda run: run.stop() if run.epoch == 3 else None, **options)
+    with pytest.raises(ValueError, match=r"epochs .* is 6, here it is 9"):
+        model().fit(*data(), epochs=9, checkpoint=path, resume=True, **options)
+    resumed.fit(*data(), epochs=6, checkpoint=path, resume=True, **options)
+    np.testing.assert_array_equal(whole.parameters["0.W"], resumed.parameters["0.W"])
+
+
 def test_an_interrupted_epoch_is_done_again_exactly(tmp_path):
     class Interrupt(pc.Callback):
         def batch_end(self, run, batch, loss):

@@ -26,6 +26,11 @@ class Schedule(Settings):
     def rates(self, t: np.ndarray, total: float, losses: list[float]) -> np.ndarray:
         raise NotImplementedError
 
+    @property
+    def spans_fit(self) -> bool:
+        """Whether the rates depend on how many epochs the whole fit has."""
+        return False
+
 
 class Decay(Schedule):
     """A schedule that begins at `rate`."""
@@ -91,6 +96,10 @@ class Cosine(Decay):
         part = np.minimum(t / (self.epochs or total), 1)
         return self.floor + (self.rate - self.floor) * 0.5 * (1 + np.cos(math.pi * part))
 
+    @property
+    def spans_fit(self):
+        return self.epochs is None
+
 
 class WarmUp(Schedule):
     """A straight line up from zero during the first `epochs`; then the schedule `then`, whose time begins there."""
@@ -104,6 +113,10 @@ class WarmUp(Schedule):
     def rates(self, t, total, losses):
         after = rates_of(self.then, np.maximum(t - self.epochs, 0), max(total - self.epochs, 1e-12), losses)
         return after * np.minimum(t / self.epochs, 1)
+
+    @property
+    def spans_fit(self):
+        return isinstance(self.then, Schedule) and self.then.spans_fit
 
 
 class OneCycle(Schedule):
@@ -123,6 +136,10 @@ class OneCycle(Schedule):
         up, down = np.minimum(part / self.rise, 1), np.clip((part - self.rise) / (1 - self.rise), 0, 1)
         high = np.where(part < self.rise, self.start, self.end)
         return self.peak * (high + (1 - high) * 0.5 * (1 + np.cos(math.pi * np.where(part < self.rise, 1 - up, down))))
+
+    @property
+    def spans_fit(self):
+        return True
 
 
 class ReduceOnPlateau(Decay):

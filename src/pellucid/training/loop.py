@@ -19,7 +19,7 @@ import numpy as np
 from ..engines import get_engine
 from ..engines.choose import choose_engine, predict_work
 from ..optimizers import LBFGS, Optimizer
-from ..schedules import rates_of
+from ..schedules import Schedule, rates_of
 from .callbacks import Callback, EarlyStopping, History
 from .checkpoint import Saved, data_digest, load_checkpoint, save_checkpoint
 from .finite import explain_nonfinite
@@ -277,7 +277,9 @@ def call(run: Run, event: str, *args: Any) -> None:
 
 def fingerprint_of(model: Any, job: Job) -> dict[str, Any]:
     """What must be the same for a run to be continued exactly."""
+    rate = job.optimizer.learning_rate
     return {
+        "epochs (the learning rate spans them)": job.epochs if isinstance(rate, Schedule) and rate.spans_fit else None,
         "network": repr(model.net),
         "loss": repr(model.loss),
         "optimizer": repr(job.optimizer),
