@@ -105,6 +105,7 @@ def gather(data: Batch, rows: np.ndarray) -> Batch:
 
 def forward(net: Any, params: Any, x: np.ndarray, weight: Any = None, lengths: Any = None) -> np.ndarray:
     """The network's output."""
+    keep_freed_memory()
     with np.errstate(all="ignore"):
         return NumpyOps(weight=weight, lengths=lengths).forward(net, params, x, "net")[0]
 
