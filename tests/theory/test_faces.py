@@ -219,3 +219,20 @@ def test_refusals_are_one_line_and_exit_code_2(arguments, message, capsys):
     assert len(captured.splitlines()) == 1
     assert captured.startswith(f"pellucid theory {arguments[0]}: ")
     assert message in captured
+
+
+def test_constructions_trace_explain_draw_and_save_like_any_other_network(tmp_path):
+    built = [
+        (theory.boolean(lambda a, b, c: (a and b) or c, 3)[0], [[1.0, 1.0, 0.0]]),
+        (theory.parity(4, "tree")[0], [[1.0, 0.0, 0.0, 0.0]]),
+        (theory.zigzag(3)[0], [[0.3]]),
+        (theory.towers(math.sin, 0.0, 1.0, 0.2, lipschitz=1.0)[0], [[0.3]]),
+    ]
+    for i, (network, x) in enumerate(built):
+        y = network(x)
+        trace = network.trace(x, y)
+        np.testing.assert_array_equal(trace.output, y)
+        assert "Forward" in str(network.explain(x, y))
+        assert "Linear" in network.net.draw()
+        network.save(tmp_path / f"{i}.pellucid")
+        np.testing.assert_array_equal(pc.load(tmp_path / f"{i}.pellucid")(x), y)

@@ -91,7 +91,11 @@ class Recorder(Ops):
         call.dy = dy
         self.running.append(call)
         before = {name: len(values) for name, values in call.notes.items()}
-        call.dx, grads = super().backward(layer, p, cache, dy, key, wrt_input)
+        if is_jump(layer):  # it refuses to be trained through; looked at, its derivative is what it is: zero
+            grads: Any = {}
+            call.dx = 0 * dy
+        else:
+            call.dx, grads = super().backward(layer, p, cache, dy, key, wrt_input)
         for name, values in call.notes.items():  # noted on the way back: turned round, so that all run with time
             values[before.get(name, 0) :] = values[before.get(name, 0) :][::-1]
         self.running.pop()
@@ -128,7 +132,7 @@ class Trace:
         self.delta: Any = None
         self._engine = get_engine("jax" if needs_jax(net) else "numpy")
         with self._engine.precision(batch.weight.dtype), np.errstate(all="ignore"):
-            g = gradients(ops, net, keep_loss(self, loss), params, batch, wrt_input=lets_flow_through(net))
+            g = gradients(ops, net, keep_loss(self, loss), params, batch, wrt_input=True)
         self.loss, self.output, self.weight = float(g.loss), np.asarray(g.y), np.asarray(g.weight)
         self.gradient_tree = self._engine.get(g.params)
         self.gradients: dict[str, np.ndarray] = flatten(self.gradient_tree, net)
@@ -203,10 +207,13 @@ def norm(a: Any) -> float:
     return float(np.linalg.norm(np.asarray(a, np.float64)))
 
 
-def lets_flow_through(net: Any) -> bool:
-    """Whether ∂L/∂x exists for the network's own input: not behind a jump that has no derivative."""
-    jump = isinstance(net, Threshold) and net.surrogate is None
-    return not jump and all(map(lets_flow_through, net.children))
+def is_jump(layer: Any) -> bool:
+    """Whether the layer is a jump with nothing in its derivative's place."""
+    return isinstance(layer, Threshold) and layer.surrogate is None
+
+
+def has_jump(net: Any) -> bool:
+    return is_jump(net) or any(map(has_jump, net.children))
 
 
 def keep_loss(trace: Trace, loss: Any) -> Any:
