@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from common import SHORT, data_folder, main
+from common import SHORT, data_folder, main, outcome
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import pellucid as pc
@@ -30,12 +30,7 @@ def run(seed: int) -> dict:
     X, y, X_test, y_test = load()
     model = pc.Network(NET, X.shape[1:], "sigmoid_cross_entropy", seed=seed)
     history = model.fit(X, y, epochs=2 if SHORT else EPOCHS, batch_size=BATCH, optimizer=pc.AdamW(pc.OneCycle(0.003)))
-    return {
-        "test accuracy": model.evaluate(X_test, y_test)["accuracy"],
-        "parameters": model.count,
-        "seconds": sum(history["seconds"]),
-        "engine": history.engine,
-    }
+    return outcome(model, history, test_accuracy=model.evaluate(X_test, y_test)["accuracy"])
 
 
 if __name__ == "__main__":

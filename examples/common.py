@@ -44,5 +44,11 @@ def main(title: str, run: Callable[[int], dict[str, Any]], bar: str = "") -> Non
         console.print(bar)
 
 
+def outcome(model: Any, history: Any, **scores: float) -> dict[str, Any]:
+    """A row of the table: the scores, then what every example tells."""
+    names = {name.replace("_", " "): value for name, value in scores.items()}
+    return {**names, "parameters": model.count, "seconds": sum(history["seconds"]), "engine": history.engine}
+
+
 def show(value: Any) -> str:
     return f"{value:.4f}" if isinstance(value, float) else str(value)

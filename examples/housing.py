@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from common import SHORT, data_folder, main
+from common import SHORT, data_folder, main, outcome
 from sklearn.metrics import r2_score
 from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
@@ -37,12 +37,7 @@ def run(seed: int) -> dict:
     model = pc.Network(NET, X.shape[1:], pc.Huber(0.5), seed=seed)
     optimizer = pc.AdamW(pc.OneCycle(0.004), weight_decay=0.05)
     history = model.fit(X, y, epochs=2 if SHORT else EPOCHS, batch_size=BATCH, optimizer=optimizer)
-    return {
-        "test R²": float(r2_score(y_test, model.predict(X_test))),
-        "parameters": model.count,
-        "seconds": sum(history["seconds"]),
-        "engine": history.engine,
-    }
+    return outcome(model, history, **{"test R²": float(r2_score(y_test, model.predict(X_test)))})
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import numpy as np
-from common import SHORT, data_folder, main
+from common import SHORT, data_folder, main, outcome
 
 import pellucid as pc
 from pellucid.datasets import load_mnist
@@ -43,12 +43,7 @@ def train(network: str, seed: int) -> dict:
     model = pc.Network(NETWORKS[network](), (28, 28, 1), "softmax_cross_entropy", seed=seed)
     optimizer = pc.Adam(pc.OneCycle(0.003))
     history = model.fit(X, y, epochs=1 if SHORT else EPOCHS, batch_size=BATCH, optimizer=optimizer)
-    return {
-        "test accuracy": model.evaluate(X_test, y_test)["accuracy"],
-        "parameters": model.count,
-        "seconds": sum(history["seconds"]),
-        "engine": history.engine,
-    }
+    return outcome(model, history, test_accuracy=model.evaluate(X_test, y_test)["accuracy"])
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ The text is read as parallel streams, a piece at a time. Each piece begins with 
 from __future__ import annotations
 
 import numpy as np
-from common import SHORT, data_folder, main
+from common import SHORT, data_folder, main, outcome
 
 import pellucid as pc
 from pellucid.datasets import load_text
@@ -47,13 +47,7 @@ def run(seed: int) -> dict:
     long = min(1000, (len(test) - 1) // 4)
     result = model.evaluate(pc.cut_streams(test[:-1], 1, long), pc.cut_streams(test[1:], 1, long))
     print(sample(model, alphabet, "\n", 10 if SHORT else 400, seed))
-    return {
-        "nats per character": result["loss"],
-        "accuracy": result["accuracy"],
-        "parameters": model.count,
-        "seconds": sum(history["seconds"]),
-        "engine": history.engine,
-    }
+    return outcome(model, history, nats_per_character=result["loss"], accuracy=result["accuracy"])
 
 
 if __name__ == "__main__":

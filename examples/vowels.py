@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from common import SHORT, data_folder, main
+from common import SHORT, data_folder, main, outcome
 
 import pellucid as pc
 from pellucid.datasets import load_japanese_vowels
@@ -25,12 +25,7 @@ def run(seed: int) -> dict:
     model = pc.Network(NET, (None, 12), "softmax_cross_entropy", seed=seed)
     optimizer = pc.AdamW(pc.OneCycle(0.005), weight_decay=0.05, clip_norm=1.0)
     history = model.fit(X, y, epochs=2 if SHORT else EPOCHS, batch_size=BATCH, optimizer=optimizer)
-    return {
-        "test accuracy": model.evaluate(X_test, y_test)["accuracy"],
-        "parameters": model.count,
-        "seconds": sum(history["seconds"]),
-        "engine": history.engine,
-    }
+    return outcome(model, history, test_accuracy=model.evaluate(X_test, y_test)["accuracy"])
 
 
 if __name__ == "__main__":
