@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -333,6 +334,18 @@ def diagnose(model: Any, X: Any, y: Any, sample_weight: Any, lengths: Any, optim
     return examine(Case(trace, model.history, ratios))
 
 
+def one_blas_thread() -> Any:
+    """A context in which NumPy's products wake no second thread: it would go on spinning and slow the compiled engine down."""
+    return blas().limit(limits=1, user_api="blas")
+
+
+@functools.cache
+def blas() -> Any:
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
+
+
 class Doctor(Callback):
     """Watches a fit and says at its end what is wrong; silent when nothing is.
 
@@ -365,7 +378,8 @@ class Doctor(Callback):
         watched = run.history[run.history.watched] if run.history.rows else []
         t = np.full(1, min(run.epoch, run.epochs - 1), float)
         rate = 0.0 if isinstance(optimizer, LBFGS) else float(rates_of(optimizer.learning_rate, t, run.epochs, watched)[0])
-        trace, ratios = look(run.model, state.params, self.batch, optimizer, state.slots, rate, int(state.step))
+        with one_blas_thread():
+            trace, ratios = look(run.model, state.params, self.batch, optimizer, state.slots, rate, int(state.step))
         for name, ratio in ratios.items():
             self.ratios[name] = max(ratio, self.ratios.get(name, 0.0))
         self.spent, self.seen = self.spent + time.perf_counter() - began, run.epoch
