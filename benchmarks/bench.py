@@ -76,7 +76,7 @@ def main() -> None:
     else:
         wanted = ",".join([*GROUPS, "estimators"]) if options.all else options.only
         result = measure(wanted.split(","), chosen(options.peers), options.rounds, options.json)
-    for file in options.gpu_json:
+    for file in options.gpu_json if "gpu machine" not in result else []:
         other = json.loads(file.read_text())
         result["works"] |= {name: work for name, work in other["works"].items() if work["group"] == "gpu"}
         result["gpu machine"] = other["machine"]
@@ -100,7 +100,9 @@ def arguments() -> argparse.Namespace:
         "--rounds", type=int, default=5, help=f"rounds of each peer for each row (default: 5; curves: at most {CURVE_ROUNDS})"
     )
     parser.add_argument("--json", type=Path, default=ROOT / "build" / "bench.json", metavar="FILE", help="where the numbers go")
-    parser.add_argument("--gpu-json", type=Path, nargs="+", default=[], metavar="FILE", help="take the GPU rows of these files")
+    parser.add_argument(
+        "--gpu-json", type=Path, nargs="+", default=[], metavar="FILE", help="where there is no GPU: take its rows from these files"
+    )
     parser.add_argument("--reuse", action="store_true", help="measure nothing: take the numbers of --json")
     parser.add_argument("--write-docs", action="store_true", help="write docs/performance.md from the numbers")
     return parser.parse_args()
@@ -226,6 +228,7 @@ def environment(work: Work | None = None) -> dict[str, str]:
     """Two threads for every library, the device that is meant, our sources where they are not installed."""
     more = {name: str(THREADS) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
     more |= {"PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")])), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    more |= {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1", "JAX_ENABLE_COMPILATION_CACHE": "false"}  # a first fit is a first fit
     if work and work.gpu:
         more["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # the peers wait on the GPU together
     else:

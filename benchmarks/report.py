@@ -15,7 +15,7 @@ TITLES = {
     "auto": "pellucid",
     "numpy": "numpy engine",
     "jax": "jax engine",
-    "autodiff": "JAX autodiff + scan",
+    "autodiff": "JAX autodiff",
     "torch": "PyTorch eager",
     "torch-compile": "torch.compile",
     "torch-graph": "PyTorch CUDA graph",
@@ -99,7 +99,8 @@ def step_cell(times: dict[str, Any], peer: str) -> str:
 
 def ratio_cell(times: dict[str, Any], peer: str) -> str:
     low, middle, high = ratios(times, peer)
-    return f"**{middle:.2f}×** ({low:.2f} – {high:.2f})" if middle < 1 else f"{middle:.2f}× ({low:.2f} – {high:.2f})"
+    text = f"{middle:.2f}× ({low:.2f} – {high:.2f})"
+    return f"**{text}**" if high < 1 else text
 
 
 def first_cell(times: dict[str, Any], peer: str) -> str:
@@ -163,13 +164,14 @@ def summary(result: dict[str, Any]) -> list[str]:
     for group, place in PLACES.items():
         works = {name: w for name, w in group_of(result, group).items() if "median" in w["times"].get(OURS, {})}
         for peer in peers_of(works, OURS, FLOOR):
-            found = {name: ratios(w["times"], peer)[1] for name, w in works.items() if "median" in w["times"].get(peer, {})}
-            low, high = min(found.values()), max(found.values())
+            found = {name: ratios(w["times"], peer) for name, w in works.items() if "median" in w["times"].get(peer, {})}
+            low, high = min(r[1] for r in found.values()), max(r[1] for r in found.values())
             span = f"{low:.2f} to {high:.2f}" if len(found) > 1 else f"{low:.2f}"
-            quicker = ", ".join(name for name, ratio in found.items() if ratio < 1)
+            quicker = ", ".join(name for name, r in found.items() if r[2] < 1)
             what = f"On the {place}, {TITLES[peer]} takes {span} times as long as pellucid"
             lines.append(
-                f"{what} ({len(found)} network{'s' * (len(found) > 1)}); " + (f"quicker on {quicker}." if quicker else "quicker on none.")
+                f"{what} ({len(found)} network{'s' * (len(found) > 1)}); "
+                + (f"quicker in every round on {quicker}." if quicker else "quicker in every round on none.")
             )
         right = [name for name, w in works.items() if w["times"][OURS]["median"] <= 1.1 * fastest_engine(w["times"])]
         if works:
@@ -204,7 +206,9 @@ def remarks(result: dict[str, Any]) -> list[str]:
     elsewhere = result.get("gpu machine", result["machine"])
     if elsewhere["date"] != result["machine"]["date"] or elsewhere["gpu"] != result["machine"].get("gpu"):
         lines.append(f"GPU rows: {machine_line(elsewhere)}")
-    if max(result["machine"].get(f"load at the {when}") or 0 for when in ("start", "end")) > result["machine"]["cores used"] + 2:
+    if (result["machine"]["load at the start"] or 0) > 1 or (result["machine"].get("load at the end") or 0) > result["machine"][
+        "cores used"
+    ] + 1:
         lines.append("The machine was busy with other things: wide ranges and slow threads are its doing; measure again when it is quiet.")
     if result["missing"]:
         lines.append(f"Not installed, so left out: {', '.join(TITLES[p] for p in result['missing'])}.")
@@ -260,10 +264,11 @@ Every library trains the same networks on the same rows: SGD, softmax cross-entr
 CPU, all have two threads on two cores; on the GPU, float32 products may use TF32 everywhere. The processes take turns, round by
 round, so that a disturbance hits all alike; ratios are taken within a round. A time is the median epoch of a round, divided by
 the steps in it, with the data already where the device has them; the order of the rows is drawn anew for every epoch, and an
-epoch ends when its result is there. scikit-learn is timed by its own `fit`; JAX is a hand-written scan over an epoch with
-automatic differentiation; PyTorch a loop over tensors, with images channels first or last, whichever is quicker (in brackets).
-`pellucid` is `engine="auto"`: in brackets stands the engine it takes for a fit of the usual length. In bold: the quickest of a
-row, and ratios below one."""
+epoch ends when its result is there. scikit-learn is timed by its own `fit`. JAX is written by hand with automatic differentiation: a
+compiled scan over an epoch (images: or compiled steps, whichever is quicker, in brackets). PyTorch is a loop over tensors (images:
+channels first or last, whichever is quicker, in brackets), `torch.compile` the same with network and loss compiled, and the CUDA graph
+holds the whole step, from gathering the rows to the update. `pellucid` is `engine="auto"`: in brackets stands the engine it takes for a
+fit of the usual length. In bold: the quickest of a row, and ratios below one in every round."""
 
 
 def markdown(result: dict[str, Any], picture: bool = False) -> str:
@@ -379,7 +384,13 @@ def draw_curve(axis: Any, works: dict[str, Any], group: str) -> None:
         xs = [x for x, _ in points]
         axis.fill_between(xs, [t["low"] for _, t in points], [t["high"] for _, t in points], color=COLOURS[peer], alpha=0.15, lw=0)
         axis.loglog(xs, [t["median"] for _, t in points], marker="o", ms=3.5, color=COLOURS[peer], lw=2.4 if peer == OURS else 1.4)
-    axis.set_title(group)
-    axis.text(0, 1.0, CURVES[group].split("; ")[0], transform=axis.transAxes, fontsize=6.8, color="#666666", va="bottom")
-    axis.title.set_position((0, 1.06))
+    axis.set_title(group, pad=16)
+    axis.text(0, 1.02, CURVES[group], transform=axis.transAxes, fontsize=7, color="#666666", va="bottom")
+    axis.set_xticks([w["at"] for w in works.values()], [short(w["at"]) for w in works.values()])
+    axis.minorticks_off()
+    axis.yaxis.set_major_formatter(lambda value, _: f"{short(value)}")
     axis.grid(True, which="major")
+
+
+def short(value: float) -> str:
+    return f"{value / 1e6:g}M" if value >= 1e6 else f"{value / 1e3:g}k" if value >= 1e4 else f"{value:g}"

@@ -1,4 +1,7 @@
-"""JAX by hand: automatic differentiation, and an epoch as one compiled lax.scan with donated parameters."""
+"""JAX by hand: automatic differentiation, and an epoch as one compiled lax.scan with donated parameters.
+
+XLA's convolutions are far slower inside a loop on the CPU: networks for images are tried step by step, too.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,11 @@ def parameters(work: Work) -> list[Any]:
     return [weights(n, m) for n, m in zip(work.sizes, work.sizes[1:], strict=False)]
 
 
-def prepare(work: Work, X: Any, y: Any) -> Trainer:
+def variants(work: Work) -> list[tuple[str, ...]]:
+    return [("scan",), ("steps",)] if work.kind == "conv" else [()]
+
+
+def prepare(work: Work, X: Any, y: Any, way: str = "") -> Trainer:
     only(not work.gpu or jax.default_backend() == "gpu", "jax has no GPU here")
     body = {"mlp": mlp, "conv": conv, "rnn": rnn}[work.kind]
     x, y, params = jnp.asarray(X), jnp.asarray(y, jnp.int32), parameters(work)
@@ -66,20 +73,25 @@ def prepare(work: Work, X: Any, y: Any) -> Trainer:
         return -jnp.take_along_axis(log_p, y[:, None], axis=1).mean()
 
     @functools.partial(jax.jit, donate_argnums=0)
-    def epoch(params: Any, x: Any, y: Any, rows: Any) -> Any:
-        def step(params: Any, rows: Any) -> Any:
-            value, grads = jax.value_and_grad(loss)(params, x[rows], y[rows])
-            return jax.tree.map(lambda p, g: p - LEARNING_RATE * g, params, grads), value
+    def step(params: Any, x: Any, y: Any, rows: Any) -> Any:
+        value, grads = jax.value_and_grad(loss)(params, x[rows], y[rows])
+        return jax.tree.map(lambda p, g: p - LEARNING_RATE * g, params, grads), value
 
-        return lax.scan(step, params, rows)
+    @functools.partial(jax.jit, donate_argnums=0)
+    def epoch(params: Any, x: Any, y: Any, rows: Any) -> Any:
+        return lax.scan(lambda params, rows: step(params, x, y, rows), params, rows)
 
     def one() -> None:
         nonlocal params
-        order = rng.permutation(work.rows)[: work.rows // work.batch * work.batch].astype(np.int32)
-        params, values = epoch(params, x, y, order.reshape(-1, work.batch))
+        order = rng.permutation(work.rows)[: work.rows // work.batch * work.batch].astype(np.int32).reshape(-1, work.batch)
+        if way == "steps":
+            for rows in order:
+                params, values = step(params, x, y, rows)
+        else:
+            params, values = epoch(params, x, y, order)
         np.asarray(values)
 
-    return Trainer(functools.partial(timed, one))
+    return Trainer(functools.partial(timed, one), way)
 
 
-serve(prepare)
+serve(prepare, variants)
