@@ -47,6 +47,7 @@ class Peer(NamedTuple):
     module: str
     command: tuple[str, ...]
     curves: bool = False
+    gpu_only: bool = False
 
 
 PEERS: dict[str, Peer] = {
@@ -56,7 +57,7 @@ PEERS: dict[str, Peer] = {
     "autodiff": Peer("jax", ("peers.autodiff",), curves=True),
     "torch": Peer("torch", ("peers.pytorch", "eager"), curves=True),
     "torch-compile": Peer("torch", ("peers.pytorch", "compile")),
-    "torch-graph": Peer("torch", ("peers.pytorch", "graph")),
+    "torch-graph": Peer("torch", ("peers.pytorch", "graph"), gpu_only=True),
     "scikit": Peer("sklearn", ("peers.scikit",)),
     "floor": Peer("numpy", ("peers.floor",)),
 }
@@ -150,7 +151,7 @@ def rounds_of(name: str, work: Work, peers: dict[str, Peer], rounds: int) -> dic
     times: dict[str, Any] = {}
     with contextlib.ExitStack() as ending:
         for label, peer in peers.items():
-            if peer.curves or not curve:
+            if (peer.curves or not curve) and (work.gpu or not peer.gpu_only):
                 tell(f"{name}: {label} starts")
                 running[label] = ending.enter_context(contextlib.closing(Process(peer, name, work, CURVE_ROUND if curve else ROUND)))
                 times[label] = {**running[label].answer(), "us": []}
@@ -210,9 +211,8 @@ class Process:
         return self.answer()
 
     def close(self) -> None:
-        self.popen.kill()
-        self.popen.wait()
-        self.errors.close()
+        with self.errors, contextlib.suppress(BrokenPipeError), self.popen:  # closes its pipes and waits
+            self.popen.kill()
 
 
 def pin(work: Work) -> None:

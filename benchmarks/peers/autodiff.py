@@ -94,4 +94,5 @@ def prepare(work: Work, X: Any, y: Any, way: str = "") -> Trainer:
     return Trainer(functools.partial(timed, one), way)
 
 
-serve(prepare, variants)
+if __name__ == "__main__":
+    serve(prepare, variants)

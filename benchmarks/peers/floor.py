@@ -38,4 +38,5 @@ def prepare(work: Work, X: Any, y: Any) -> Trainer:
     return Trainer(functools.partial(timed, one))
 
 
-serve(prepare)
+if __name__ == "__main__":
+    serve(prepare)

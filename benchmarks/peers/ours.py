@@ -36,4 +36,5 @@ def prepare(work: Work, X: Any, y: Any, engine: str) -> Trainer:
     return Trainer(lambda epochs: model.fit(X, y, epochs=epochs, **options)["seconds"], note)
 
 
-serve(prepare)
+if __name__ == "__main__":
+    serve(prepare)

@@ -97,4 +97,5 @@ def captured(step: Callable[[Any], None], rows: Any) -> Callable[[Any], None]:
     return replay
 
 
-serve(prepare, variants)
+if __name__ == "__main__":
+    serve(prepare, variants)

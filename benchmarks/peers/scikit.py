@@ -29,4 +29,5 @@ def prepare(work: Work, X: Any, y: Any) -> Trainer:
     return Trainer(train)
 
 
-serve(prepare)
+if __name__ == "__main__":
+    serve(prepare)

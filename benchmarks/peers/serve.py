@@ -48,11 +48,9 @@ def serve(prepare: Callable[..., Trainer], variants: Callable[[Work], Sequence[t
             trainers.append(prepare(work, X, y, *options, *variant))
             trainers[-1].train(1)
             firsts.append((time.perf_counter() - began, time.time() - float(started) - idle))
-        epochs, trainer = [t.train(1)[0] for t in trainers], trainers[0]
-        if len(trainers) > 1:  # both are warm by now
-            epochs = [min(t.train(3)) for t in trainers]
-            trainer = trainers[epochs.index(min(epochs))]
-        count = max(1, math.ceil(float(seconds) / min(epochs)))
+        passes = [[t.train(1)[0] for t in trainers] for _ in range(1 if len(trainers) == 1 else 7)]  # in turn
+        epoch, trainer = min(zip(map(min, zip(*passes, strict=True)), trainers, strict=True), key=lambda pair: pair[0])
+        count = max(1, math.ceil(float(seconds) / epoch))
         say(fit=firsts[0][0], first=firsts[0][1], note=trainer.note)
         for _ in sys.stdin:
             times = trainer.train(count)
