@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import statistics
+import textwrap
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -347,35 +348,30 @@ def draw_bars(axis: Any, works: dict[str, Any], place: str) -> None:
     width = 0.84 / max(len(peers), 1)
     axis.set_yscale("log")
     for i, peer in enumerate(peers):
-        found = {
-            x: ratios(w["times"], peer)
-            for x, w in enumerate(works.values())
-            if all("median" in w["times"].get(p, {}) for p in (peer, OURS))
-        }
-        xs = [x + (i + 0.5) * width - 0.42 for x in found]
-        middles = [r[1] for r in found.values()]
-        spread = [
-            [m - r[0] for m, r in zip(middles, found.values(), strict=True)],
-            [r[2] - m for m, r in zip(middles, found.values(), strict=True)],
-        ]
+        there = [(x, w["times"]) for x, w in enumerate(works.values()) if all("median" in w["times"].get(p, {}) for p in (peer, OURS))]
+        xs = [x + (i + 0.5) * width - 0.42 for x, _ in there]
+        lows, middles, highs = zip(*(ratios(times, peer) for _, times in there), strict=True)
         axis.bar(xs, [m - 1 for m in middles], width * 0.92, bottom=1, color=COLOURS[peer], label=TITLES[peer])
-        axis.errorbar(xs, middles, spread, fmt="none", ecolor="#333333", elinewidth=0.8)
-        for x, (_, middle, high) in zip(xs, found.values(), strict=True):
-            text = f"{middle:.0f}" if middle >= 9.95 else f"{middle:.1f}" if middle >= 1.95 else f"{middle:.2f}"
-            above = max(high, 1) * 1.06
-            axis.text(x, above, text, ha="center", va="bottom", fontsize=6.5, color="#333333")
+        axis.vlines(xs, lows, highs, color="#333333", lw=0.8)
+        for x, low, m, high in zip(xs, lows, middles, highs, strict=True):
+            text = f"{m:.0f}" if m >= 9.95 else f"{m:.1f}" if m >= 1.95 else f"{m:.2f}"
+            at = {"y": 1.06 * high, "va": "bottom"} if m >= 1 else {"y": low / 1.06, "va": "top"}
+            axis.text(x, s=text, ha="center", fontsize=6.5, color="#333333", **at)
     axis.axhline(1, color=COLOURS[OURS], lw=1.6)
     low, high = axis.get_ylim()
-    axis.set_ylim(min(low, 0.5), high * 1.6)
-    axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}×")
+    low, high = min(low, 0.7) / 1.2, max(1.3 * high, 2.5)
+    axis.set_ylim(low, high)
+    axis.minorticks_off()
+    ticks = [tick for tick in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200) if low <= tick <= high]
+    axis.set_yticks(ticks, [f"{tick:g}×" for tick in ticks])
     axis.yaxis.grid(True)
-    axis.set_xticks(range(len(works)), [f"{name}\n{work['label']}" for name, work in works.items()], fontsize=7.5)
+    labels = ["\n".join([name, *(textwrap.fill(part, 26) for part in work["label"].split(", "))]) for name, work in works.items()]
+    axis.set_xticks(range(len(works)), labels, fontsize=7.5)
     axis.tick_params(axis="x", length=0)
     axis.set_xlim(-0.55, len(works) - 0.45)
-    axis.set_title(f"{place}: time of a training step, pellucid = 1")
-    axis.legend(
-        ncols=len(peers), fontsize=7.5, frameon=False, loc="upper right", bbox_to_anchor=(1, 1.12), columnspacing=1.2, handlelength=1
-    )
+    axis.set_title(f"{place}: time of a training step, pellucid = 1", pad=22)
+    corner = {"loc": "lower left", "bbox_to_anchor": (-0.01, 0.99), "borderaxespad": 0.2, "columnspacing": 1.2, "handlelength": 1}
+    axis.legend(ncols=len(peers), fontsize=7.5, frameon=False, **corner)
 
 
 def draw_curve(axis: Any, works: dict[str, Any], group: str) -> None:
@@ -385,7 +381,7 @@ def draw_curve(axis: Any, works: dict[str, Any], group: str) -> None:
         axis.fill_between(xs, [t["low"] for _, t in points], [t["high"] for _, t in points], color=COLOURS[peer], alpha=0.15, lw=0)
         axis.loglog(xs, [t["median"] for _, t in points], marker="o", ms=3.5, color=COLOURS[peer], lw=2.4 if peer == OURS else 1.4)
     axis.set_title(group, pad=16)
-    axis.text(0, 1.02, CURVES[group], transform=axis.transAxes, fontsize=7, color="#666666", va="bottom")
+    axis.text(0, 1.02, CURVES[group], transform=axis.transAxes, fontsize=7, color="#666666", va="bottom", in_layout=False)
     axis.set_xticks([w["at"] for w in works.values()], [short(w["at"]) for w in works.values()])
     axis.minorticks_off()
     axis.yaxis.set_major_formatter(lambda value, _: f"{short(value)}")
