@@ -164,7 +164,7 @@ def summary(result: dict[str, Any]) -> list[str]:
     lines = []
     for group, place in PLACES.items():
         works = {name: w for name, w in group_of(result, group).items() if "median" in w["times"].get(OURS, {})}
-        for peer in peers_of(works, OURS, FLOOR):
+        for peer in peers_of(works, OURS, "numpy", "jax", FLOOR):
             found = {name: ratios(w["times"], peer) for name, w in works.items() if "median" in w["times"].get(peer, {})}
             low, high = min(r[1] for r in found.values()), max(r[1] for r in found.values())
             span = f"{low:.2f} to {high:.2f}" if len(found) > 1 else f"{low:.2f}"
