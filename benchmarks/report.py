@@ -99,6 +99,8 @@ def step_cell(times: dict[str, Any], peer: str) -> str:
 
 
 def ratio_cell(times: dict[str, Any], peer: str) -> str:
+    if "median" not in times.get(OURS, {}):
+        return "–"
     low, middle, high = ratios(times, peer)
     text = f"{middle:.2f}× ({low:.2f} – {high:.2f})"
     return f"**{text}**" if high < 1 else text
@@ -263,9 +265,9 @@ def show_tables(tables: list[Table], lines: list[str]) -> None:
 METHOD = """\
 Every library trains the same networks on the same rows: SGD, softmax cross-entropy, float32, each in its own process. On the
 CPU, all have two threads on two cores; on the GPU, float32 products may use TF32 everywhere. The processes take turns, round by
-round, so that a disturbance hits all alike; ratios are taken within a round. A time is the median epoch of a round, divided by
-the steps in it, with the data already where the device has them; the order of the rows is drawn anew for every epoch, and an
-epoch ends when its result is there. scikit-learn is timed by its own `fit`. JAX is written by hand with automatic differentiation: a
+round, so that a disturbance hits all alike; ratios are taken within a round. A time is that of a round divided by its steps: some
+epochs at which nobody looks, with the data already where the device has them, the rows in a new order for each; the round ends when
+its result is there. scikit-learn is timed by its own `fit`. JAX is written by hand with automatic differentiation: a
 compiled scan over an epoch (images: or compiled steps, whichever is quicker, in brackets). PyTorch is a loop over tensors (images:
 channels first or last, whichever is quicker, in brackets), `torch.compile` the same with network and loss compiled, and the CUDA graph
 holds the whole step, from gathering the rows to the update. `pellucid` is `engine="auto"`: in brackets stands the engine it takes for a
@@ -349,6 +351,8 @@ def draw_bars(axis: Any, works: dict[str, Any], place: str) -> None:
     axis.set_yscale("log")
     for i, peer in enumerate(peers):
         there = [(x, w["times"]) for x, w in enumerate(works.values()) if all("median" in w["times"].get(p, {}) for p in (peer, OURS))]
+        if not there:
+            continue
         xs = [x + (i + 0.5) * width - 0.42 for x, _ in there]
         lows, middles, highs = zip(*(ratios(times, peer) for _, times in there), strict=True)
         axis.bar(xs, [m - 1 for m in middles], width * 0.92, bottom=1, color=COLOURS[peer], label=TITLES[peer])

@@ -65,7 +65,7 @@ def variants(work: Work) -> list[tuple[str, ...]]:
 def prepare(work: Work, X: Any, y: Any, way: str = "") -> Trainer:
     only(not work.gpu or jax.default_backend() == "gpu", "jax has no GPU here")
     body = {"mlp": mlp, "conv": conv, "rnn": rnn}[work.kind]
-    x, y, params = jnp.asarray(X), jnp.asarray(y, jnp.int32), parameters(work)
+    x, y, params, values = jnp.asarray(X), jnp.asarray(y, jnp.int32), parameters(work), None
 
     def loss(params: Any, x: Any, y: Any) -> Any:
         W, b = params[-1]
@@ -82,16 +82,15 @@ def prepare(work: Work, X: Any, y: Any, way: str = "") -> Trainer:
         return lax.scan(lambda params, rows: step(params, x, y, rows), params, rows)
 
     def one() -> None:
-        nonlocal params
+        nonlocal params, values
         order = rng.permutation(work.rows)[: work.rows // work.batch * work.batch].astype(np.int32).reshape(-1, work.batch)
         if way == "steps":
             for rows in order:
                 params, values = step(params, x, y, rows)
         else:
             params, values = epoch(params, x, y, order)
-        np.asarray(values)
 
-    return Trainer(functools.partial(timed, one), way)
+    return Trainer(timed(one, lambda: np.asarray(values)), way)
 
 
 if __name__ == "__main__":

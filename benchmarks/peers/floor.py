@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numpy as np
@@ -35,7 +34,7 @@ def prepare(work: Work, X: Any, y: Any) -> Trainer:
             step()
 
     da[-1][:] = a[-1] / work.batch
-    return Trainer(functools.partial(timed, one))
+    return Trainer(timed(one))
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ def prepare(work: Work, X: Any, y: Any, engine: str) -> Trainer:
         engine, _ = choose_engine(model.net, model.params, work.batch, work.steps, row)
         note = engine
     options = {"batch_size": work.batch, "optimizer": pc.SGD(LEARNING_RATE), "engine": engine, "progress": False}
-    return Trainer(lambda epochs: model.fit(X, y, epochs=epochs, **options)["seconds"], note)
+    return Trainer(lambda epochs: sum(model.fit(X, y, epochs=epochs, **options)["seconds"]) / epochs, note)
 
 
 if __name__ == "__main__":

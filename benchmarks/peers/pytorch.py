@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -72,10 +71,8 @@ def prepare(work: Work, X: Any, y: Any, mode: str, layout: str = "") -> Trainer:
     def one() -> None:
         for rows in torch.randperm(work.rows, device=device).split(work.batch):
             step(rows)
-        if work.gpu:
-            torch.cuda.synchronize()
 
-    return Trainer(functools.partial(timed, one), layout)
+    return Trainer(timed(one, torch.cuda.synchronize) if work.gpu else timed(one), layout)
 
 
 def captured(step: Callable[[Any], None], rows: Any) -> Callable[[Any], None]:

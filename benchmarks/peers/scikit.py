@@ -18,13 +18,12 @@ def prepare(work: Work, X: Any, y: Any) -> Trainer:
     only(work.kind == "mlp", "scikit-learn has dense networks only")
     only(not work.gpu, "scikit-learn has no GPU")
 
-    def train(epochs: int) -> list[float]:
+    def train(epochs: int) -> float:
         model = MLPClassifier(
             work.hidden, solver="sgd", momentum=0.0, nesterovs_momentum=False, alpha=0.0, batch_size=work.batch,
             learning_rate_init=LEARNING_RATE, max_iter=epochs, shuffle=True, tol=0.0, n_iter_no_change=epochs + 1, random_state=0,
         )  # fmt: skip
-        (seconds,) = timed(lambda: model.fit(X, y), 1)
-        return [seconds / model.n_iter_] * model.n_iter_
+        return timed(lambda: model.fit(X, y))(1) / model.n_iter_
 
     return Trainer(train)
 

@@ -1,18 +1,17 @@
 """What every peer's process does: make the network, train a first time, then one round whenever asked.
 
 A peer writes ``prepare(work, X, y, *options) -> Trainer``, whose ``train(epochs)`` trains on, with the data where the
-device has them, and returns the seconds of every epoch; an epoch ends when its result is there.
+device has them, and returns the seconds of an epoch, on average. Nobody looks between epochs; the last one ends when its
+result is there.
 A line on stdin asks for a round; every answer is a line of JSON on stdout.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import os
 import resource
-import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -30,7 +29,7 @@ class NotOffered(Exception):
 class Trainer(NamedTuple):
     """A network that is ready to train, and a word about how."""
 
-    train: Callable[[int], list[float]]
+    train: Callable[[int], float]
     note: str = ""
 
 
@@ -48,13 +47,13 @@ def serve(prepare: Callable[..., Trainer], variants: Callable[[Work], Sequence[t
             trainers.append(prepare(work, X, y, *options, *variant))
             trainers[-1].train(1)
             firsts.append((time.perf_counter() - began, time.time() - float(started) - idle))
-        passes = [[t.train(1)[0] for t in trainers] for _ in range(1 if len(trainers) == 1 else 7)]  # in turn
+        passes = [[t.train(1) for t in trainers] for _ in range(1 if len(trainers) == 1 else 7)]  # in turn
         epoch, trainer = min(zip(map(min, zip(*passes, strict=True)), trainers, strict=True), key=lambda pair: pair[0])
         count = max(1, math.ceil(float(seconds) / epoch))
         say(fit=firsts[0][0], first=firsts[0][1], note=trainer.note)
         for _ in sys.stdin:
-            times = trainer.train(count)
-            say(us=statistics.median(times[1:] or times) / work.steps_per_epoch * 1e6, took=sum(times))
+            epoch = trainer.train(count)
+            say(us=epoch / work.steps_per_epoch * 1e6, took=epoch * count)
         say(peak_mb=peak_mb(), device_mb=device_mb() if work.gpu else None)
     except NotOffered as error:
         say(skipped=str(error), failed=False)
@@ -62,13 +61,17 @@ def serve(prepare: Callable[..., Trainer], variants: Callable[[Work], Sequence[t
         say(skipped=f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}", failed=True)
 
 
-def timed(epoch: Callable[[], Any], epochs: int) -> list[float]:
-    """The seconds of each of several epochs."""
-    marks = [time.perf_counter()]
-    for _ in range(epochs):
-        epoch()
-        marks.append(time.perf_counter())
-    return [end - begin for begin, end in itertools.pairwise(marks)]
+def timed(epoch: Callable[[], Any], finish: Callable[[], Any] = lambda: None) -> Callable[[int], float]:
+    """Train by calling `epoch`; `finish` waits for the device."""
+
+    def train(epochs: int) -> float:
+        began = time.perf_counter()
+        for _ in range(epochs):
+            epoch()
+        finish()
+        return (time.perf_counter() - began) / epochs
+
+    return train
 
 
 def only(there: bool, why: str) -> None:
