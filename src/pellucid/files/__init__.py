@@ -76,6 +76,10 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, np.nda
         raise IsADirectoryError(f"{path} is a folder, not a model file.")
     if not Path(path).exists():
         raise FileNotFoundError(f"{path} does not exist.")
+    if not Path(path).is_file():
+        raise ValueError(f"{path} is no model file: it is no ordinary file.")
+    if not os.access(path, os.R_OK):
+        raise PermissionError(f"{path} may not be read.")
     try:
         with safe_open(path, framework="np") as file:
             metadata = file.metadata() or {}

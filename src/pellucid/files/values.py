@@ -25,6 +25,7 @@ CLASSES = {
     "NetworkRegressor": "pellucid.estimators",
     "RBFClassifier": "pellucid.estimators",
     "RBFRegressor": "pellucid.estimators",
+    "Columns": "pellucid.tables",
     "Pipeline": "sklearn.pipeline",
     "ColumnTransformer": "sklearn.compose",
     "TransformedTargetRegressor": "sklearn.compose",
