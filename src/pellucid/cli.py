@@ -467,7 +467,8 @@ def run_completion(args: argparse.Namespace) -> int:
 
     parser = make_parser()
     commands = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction)).choices
-    words, values = {}, {}
+    words: dict[str, list[str]] = {}
+    values: dict[str, Any] = {}
     for name, sub in commands.items():
         words[name] = [word for a in sub._actions for word in a.option_strings or a.choices or ()]
         values |= {f"{name} {option}": a.choices for a in sub._actions if a.choices for option in a.option_strings}
