@@ -448,9 +448,7 @@ def table(title: str, rows: list[Any], head: list[str] | None = None) -> None:
     from rich.text import Text
 
     console = Console()
-    made = Made(
-        title=Text(title, style="bold"), title_justify="left", box=box.SIMPLE if console.is_terminal else None, show_header=bool(head)
-    )
+    made = Made(box=box.SIMPLE if console.is_terminal else None, show_header=bool(head))
     for i, name in enumerate(head or ["", ""]):
         made.add_column(Text(name), style="cyan" if i == 0 else None, justify="right" if head and i else "left", overflow="fold")
     for row in rows:
@@ -458,6 +456,7 @@ def table(title: str, rows: list[Any], head: list[str] | None = None) -> None:
     if not console.is_terminal:
         console.width = 10_000  # nobody's window: do not wrap
     with console.capture() as text:
+        console.print(Text(title, style="bold"))
         console.print(made)
     print(text.get(), end="")
 
