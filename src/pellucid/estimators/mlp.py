@@ -157,7 +157,7 @@ class BaseMLP(NetworkEstimator):
         job = Job(
             data, np.arange(rows), held, self._optimizer_of(books, float(data.weight.sum())), epochs, size,
             Order(rows, self.shuffle, random_state), "numpy" if sparse else self.engine,
-            callbacks, {}, None, None, False, self.progress, memory,
+            callbacks, {}, None, None, False, self.progress, memory=memory,
         )  # fmt: skip
         self._run(job, incremental)
         return self
