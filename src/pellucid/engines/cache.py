@@ -8,6 +8,7 @@ import os
 import platform
 import stat
 from pathlib import Path
+from typing import Any, cast
 
 __all__ = ["cache_folder", "keep_programs"]
 
@@ -18,12 +19,12 @@ def keep_programs() -> None:
     """Have JAX keep what it compiles in `cache_folder`, unless it was told another place or to keep nothing."""
     import jax
 
-    folder = cache_folder()
-    if folder is None or jax.config.jax_compilation_cache_dir or not jax.config.jax_enable_compilation_cache:
+    folder, settings = cache_folder(), cast(Any, jax.config)
+    if folder is None or settings.jax_compilation_cache_dir or not settings.jax_enable_compilation_cache:
         return
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    settings.update("jax_compilation_cache_dir", str(folder))
+    settings.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    settings.update("jax_persistent_cache_min_entry_size_bytes", -1)
     with contextlib.suppress(OSError):  # another process may have been faster
         for old in sorted(folder.iterdir(), key=lambda file: file.stat().st_mtime)[:-KEPT]:
             old.unlink()

@@ -22,6 +22,7 @@ from .ops import Ops
 __all__ = ["JaxOps"]
 
 name = "jax"
+settings: Any = jax.config
 keep_programs()
 
 
@@ -76,7 +77,7 @@ def precision(dtype: Any, products: str | None = None) -> Iterator[None]:
 
 def halved(layer: Layer, p: Any, x: Any) -> tuple[Any, Any]:
     """Parameters and input (or flow) as the layer computes: where bfloat16 is asked for, in it or in full precision."""
-    if layer.children or jax.config.read("jax_default_matmul_precision") != "bfloat16":
+    if layer.children or settings.jax_default_matmul_precision != "bfloat16":
         return p, x
     if layer.half:
         return jax.tree.map(lambda a: a.astype(jnp.bfloat16), (p, x))
