@@ -186,12 +186,15 @@ class Writer:
         forward: list[Line] = []
         backward: list[Line] = []
         dy, count = dx, self.count
-        for i in range(net.times if self.trace is not None else min(2, net.times)):
+        shown = net.times if self.trace is not None else min(3, net.times)
+        for i in range(shown):
             self.count, self.turn = count, i + 1
-            x, dy, f, b = self.walk(net.layer, (*path, 0), x, dy, wanted or i > 0, final and i == net.times - 1)
+            x, dy, f, b = self.walk(net.layer, (*path, 0), x, dy, wanted or i > 0, final and i == shown - 1)
             forward, backward = [*forward, *f], [*b, *backward]
         self.turn = 1
-        words = Line(f"Repeat: the same layer {net.times} times; its gradients are summed", where=self.where(path))
+        words = Line(
+            f"the same layer {net.times} times{', and so on' * (shown < net.times)}; its gradients are summed", where=self.where(path)
+        )
         return x, dy, [words, *forward], backward
 
     def parallel(self, net: Any, path: Any, x: str, dx: str, wanted: bool, final: bool) -> tuple[str, str, Any, Any]:
@@ -258,12 +261,15 @@ class Writer:
         source = next((t for t in ("x", "z") if t != token and used & {t, f"{t}_t"}), "x")
         keys = [key for key in (call.params if call else self.keys(ahead, back)) if not key.startswith("_")]
         learns = bool(keys) and self.learns(path)
-        y, mark = self.output(layer, x, token, bool(keys) or bool(call and self.learns(path)), final)
+        y, mark = self.output(layer, x, token, bool(keys) or (bool(layer.children) and self.learns(path)), final)
         dy = self.flow(y)
         names = {token: y, source: x, f"d{token}": dy, f"d{source}": dx}
         inner = [self.call((*path, self.key(path, i))) for i in range(len(layer.children))]
         more = layer.quantities(call, inner) if call and None not in inner else {}
-        own = [name for name in (*map(left_name, [*ahead, *back]), *more) if not isinstance(more.get(name), range | int)]
+        lefts += [left_name(e) for e in back]
+        own = [*lefts, *(name[1:] for name in lefts if name[:1] == "d" and len(name) == 2), *more]
+        own += [name for name in used if re.fullmatch("[A-Z]_[a-z]{2,}", name) or (name[:1] == "d" and name[1:] in own)]
+        own = [name for name in own if not isinstance(more.get(name), range | int)]
         for key in keys:
             sign = next((s for s in SIGNS.get(key, "") if s in "".join(ahead)), key)
             if key not in names and sign not in names:

@@ -196,7 +196,10 @@ def latex_rows(line: Line) -> list[str]:
     name, sign, rest = next((p for p in (line.formula.partition(s) for s in (" = ", " ← ")) if p[1]), (line.formula, "", ""))
     first = f"{latex([name])} &{latex([sign.lstrip() + rest])}"
     end = f" = {latex([result_of(line)])}" if line.result is not None else ""
-    return [first, f"&= {latex(line.numbers)}{end}"] if line.numbers else [first + end]
+    if not line.numbers:
+        return [first + end]
+    pieces = [latex(piece) for piece in wrapped(list(line.numbers))]
+    return [first, *(f"&{'=' if i == 0 else r'{}'} {piece}{end if i == len(pieces) - 1 else ''}" for i, piece in enumerate(pieces))]
 
 
 def latex_words(words: str) -> str:

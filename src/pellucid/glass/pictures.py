@@ -122,6 +122,8 @@ def picture_network(model: Any, X: Any = None, y: Any = None, most: int = 12) ->
     a kernel layer. With X and y there is a second drawing, of the gradients. At most `most` units of a layer are drawn.
     """
     model.require_built()
+    if (X is None) != (y is None):
+        raise ValueError("gradients are those of a loss: give X and y, or neither.")
     panels = [("weights", model.params)]
     if X is not None:
         panels.append(("gradients", observe(model.net, model.loss, model.params, model.as_batch(X, y), model.seed).gradient_tree))
@@ -331,6 +333,7 @@ class GradientFlow(Callback):
             picture.line([(left + wide * k / max(1, len(values) - 1), place(v)) for k, v in enumerate(values)], colour, 2)
             picture.line([(left + wide + 16, top + 12 + 20 * i), (left + wide + 36, top + 12 + 20 * i)], colour, 2)
             picture.words(left + wide + 42, top + 16 + 20 * i, name, 12, INK, "start")
+        picture.words(left + wide / 2, top + high + 20, "epoch", 11, PALE)
         for epoch in (0, len(next(iter(logs.values()))) - 1):
             picture.words(left + wide * (epoch > 0), top + high + 20, str(epoch), 11, PALE)
         return picture
