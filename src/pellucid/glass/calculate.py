@@ -26,7 +26,7 @@ TOKEN = re.compile(
     r"\s*(?:(?P<number>\d+(?:\.\d+)?(?:e[+−-]?\d+)?)|(?P<sum>Σᵢ|(?:Σ|max)_(?:\{[^}]*\}|[a-z]\b)|Σ)"
     r"|(?P<name>[A-Za-zα-ωΑ-ΡΤ-Ω][A-Za-z0-9α-ωΑ-ΡΤ-Ω]*[\u0302′]?(?:_(?:\{[^}]*\}|[A-Za-z]+))?)|(?P<raised>[ᵀ²³])|(?P<sign>[-+−⊙·/()\[\],;√‖|<>≤≥=]))"
 )
-TERMS = 6  # a longer sum is shown by its first terms and the rest
+TERMS = 6  # a longer sum is shown by its largest terms and the rest
 MOST = 20_000  # sums of more terms are not worked out entry by entry
 
 
@@ -492,16 +492,17 @@ class Calculation:
 
 
 def total(terms: list[Shown]) -> Shown:
-    """The sum of terms; those that are zero are not written, and of many the first few and the rest."""
+    """The sum of terms; those that are zero are not written, and of many the largest few and the rest."""
     if not terms:
         raise Outside
     written = [s for s in terms if np.any(s.value != 0)] or terms[:1]
-    first = written if len(written) <= TERMS else written[: TERMS - 1]
+    by_size = sorted(range(len(written)), key=lambda i: -float(np.abs(written[i].value).max()))
+    first = sorted(by_size if len(written) <= TERMS else by_size[: TERMS - 1])
     parts: list[Any] = []
-    for shown in first:
-        parts += [*([" + "] if parts else []), *shown.parts]
+    for i in first:
+        parts += [*([" + "] if parts else []), *written[i].parts]
     if len(written) > len(first):
-        rest = np.asarray(sum(s.value for s in written[len(first) :]))
+        rest = np.asarray(sum(written[i].value for i in by_size[len(first) :]))
         parts += [f" + ({len(written) - len(first)} more: ", Matrix(np.atleast_2d(rest)), ")"]
     return Shown(np.asarray(sum(s.value for s in terms)), parts)
 

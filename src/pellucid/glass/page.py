@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from .notation import Matrix, Parts, latex, mathml, text
 
 __all__ = ["Line", "Page", "Section", "document"]
@@ -128,17 +130,17 @@ def document(title: str, body: str) -> str:
 
 
 def text_line(line: Line) -> list[str]:
-    left, equals = line.formula, "   = "
+    left, equals, numbers = line.formula, "   = ", numbers_of(line)
     where = (f"   [{line.where}]" if line.where else "") + (f"   ({line.note})" if line.note else "")
-    if not line.numbers and line.result is None:
+    if not numbers and line.result is None:
         return [left + where]
-    if not line.numbers:
+    if not numbers:
         block = text([left, " = ", result_of(line), *([where] if where else [])])
         return [*block, ""] if len(block[0]) <= WIDTH else [left + where, *text([equals, result_of(line)]), ""]
     result = [[equals if i == 0 else " = ", result_of(line)] for i in (0, 1)] if line.result is not None else [[], []]
-    block = text([equals, *line.numbers, *result[1]])
+    block = text([equals, *numbers, *result[1]])
     if max(map(len, block)) > WIDTH:
-        pieces = wrapped([equals, *line.numbers])
+        pieces = wrapped([equals, *numbers])
         block = [row for piece in pieces for row in text(piece)] + (text(result[0]) if result[0] else [])
     return [left + where, *block, ""]
 
@@ -163,6 +165,13 @@ def pieces_of(parts: Parts) -> list[Parts]:
     return pieces
 
 
+def numbers_of(line: Line) -> Parts | None:
+    """The right side with numbers, unless it is nothing but the result."""
+    alone = line.numbers[0] if line.numbers and len(line.numbers) == 1 else None
+    copied = isinstance(alone, Matrix) and line.result is not None and np.array_equal(alone.values, line.result.values)
+    return None if copied else line.numbers
+
+
 def tidy(parts: Parts) -> Parts:
     """Numbers standing side by side get a dot between them."""
     out: Parts = []
@@ -181,7 +190,8 @@ def result_of(line: Line) -> Any:
 def html_line(line: Line) -> str:
     note = f" <span class=note>{escape_html.escape(line.note)}</span>" if line.note else ""
     name, eq, rest = line.formula.partition(" = ")
-    pieces = [mathml(piece) for piece in pieces_of(["=", *line.numbers])] if line.numbers else []
+    own = numbers_of(line)
+    pieces = [mathml(piece) for piece in pieces_of(["=", *own])] if own else []
     numbers = " ".join(piece.replace("<math><mo>", '<math><mo form="infix">', 1) for piece in pieces)
     result = mathml(["=", result_of(line)]) if line.result is not None else ""
     formula = mathml([name, *([eq + rest] if eq else [])])
@@ -196,9 +206,10 @@ def latex_rows(line: Line) -> list[str]:
     name, sign, rest = next((p for p in (line.formula.partition(s) for s in (" = ", " ← ")) if p[1]), (line.formula, "", ""))
     first = f"{latex([name])} &{latex([sign.lstrip() + rest])}"
     end = f" = {latex([result_of(line)])}" if line.result is not None else ""
-    if not line.numbers:
+    numbers = numbers_of(line)
+    if not numbers:
         return [first + end]
-    pieces = [latex(piece) for piece in wrapped(list(line.numbers))]
+    pieces = [latex(piece) for piece in wrapped(numbers)]
     return [first, *(f"&{'=' if i == 0 else r'{}'} {piece}{end if i == len(pieces) - 1 else ''}" for i, piece in enumerate(pieces))]
 
 
