@@ -292,17 +292,24 @@ class Writer:
         back = [e for e in back if (wanted or left_name(e) != f"d{source}") and (learns or not gradient(e))]
         note = "its derivative is 0: flat on both sides of the jump, so nothing before it learns" if is_jump(layer) else ""
         backward = self.lines(back, names, sums, where, note)
-        if layer.children:  # the last one comes after the layer's own work, the others before
-            parts, count, last = [], self.count, len(layer.children) - 1
-            flows = [f"({dx}){subscript(i + 1)}" for i in range(last)]
-            for i, child in enumerate(layer.children):
-                between = (x, flows[i]) if i < last else (names.get("a", x), self.flow(names["a"]) if "a" in names else dx)
-                parts.append(self.walk(child, (*path, self.key(path, i)), *between, wanted or i == last))
-            forward = [*(line for part in parts[:-1] for line in part[2]), *forward, *parts[-1][2]]
-            backward = [*parts[-1][3], *backward, *(line for part in reversed(parts[:-1]) for line in part[3])]
-            backward += self.joined(dx, flows, " + ", where) if wanted and flows else []
-            y, dy, self.count = parts[-1][0], parts[-1][1], count
+        if layer.children:
+            return self.around(layer, path, x, dx, wanted, names.get("a", x), forward, backward)
         return y, dy, forward, backward
+
+    def around(
+        self, layer: Any, path: Any, x: str, dx: str, wanted: bool, a: str, forward: Any, backward: Any
+    ) -> tuple[str, str, Any, Any]:
+        """A layer's own lines between those of its children: the last one works on its result `a`, the others on its input."""
+        parts, count, last = [], self.count, len(layer.children) - 1
+        flows = [f"({dx}){subscript(i + 1)}" for i in range(last)]
+        for i, child in enumerate(layer.children):
+            between = (x, flows[i]) if i < last else (a, self.flow(a) if a != x else dx)
+            parts.append(self.walk(child, (*path, self.key(path, i)), *between, wanted or i == last))
+        forward = [*(line for part in parts[:-1] for line in part[2]), *forward, *parts[-1][2]]
+        backward = [*parts[-1][3], *backward, *(line for part in reversed(parts[:-1]) for line in part[3])]
+        backward += self.joined(dx, flows, " + ", self.where(path)) if wanted and flows else []
+        self.count = count
+        return parts[-1][0], parts[-1][1], forward, backward
 
     def calculation(self, layer: Any, call: Any, token: str, source: str, more: dict[str, Any]) -> Calculation:
         """What a layer's equations speak of, as numbers."""
@@ -316,10 +323,10 @@ class Writer:
         share = np.repeat(np.ravel(self.trace.batch.weight), max(1, matrices[source].shape[-1] // max(1, len(self.trace.batch.weight))))
         numbers: dict[str, Any] = {"ω": share[None] / share.sum()}
         functions: dict[str, Any] = {}
-        for part in (layer, getattr(layer, "activation", None)):
+        for part in filter(None, (layer, getattr(layer, "activation", None))):
             if isinstance(part, Activation):
                 functions |= {"g": lambda z, f=part: f.g(np, z), "g′": lambda z, f=part: f.derivative(np, z, f.g(np, z))}
-            for name, value in ((f.name, getattr(part, f.name)) for f in fields(part) if part is not None) if part else ():
+            for name, value in ((f.name, getattr(part, f.name)) for f in fields(part)):
                 if isinstance(value, int | float) and not isinstance(value, bool):
                     numbers[SIGNS.get(name, name)] = np.float64(value)
                 elif callable(value) and hasattr(value, "__name__"):

@@ -119,7 +119,7 @@ class Layer(Settings):
     def formulas(self) -> tuple[list[str], list[str]]:
         """This layer's forward and backward equations; by default the "Forward" and "Backward" lines of its docstring.
 
-        A layer that writes its own states them for column vectors, in the language of `pellucid.glass.calculate`, and
+        A layer that writes its own states them for column vectors, in the language of `pellucid.glass.reading`, and
         pages then put numbers into them.
         """
         from ..glass.formulas import from_docstring
