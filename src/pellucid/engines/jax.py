@@ -70,12 +70,6 @@ def get(tree: Any) -> Any:
     return jax.tree.map(np.array, tree)
 
 
-@jax.jit
-def copy(tree: Any) -> Any:
-    """A copy on the device, to be donated."""
-    return jax.tree.map(jnp.copy, tree)
-
-
 def batch_of(data: Batch, plan: Any, i: Any) -> Batch:
     """The i-th mini-batch of the plan; rows beyond its size get weight zero."""
     rows = lax.dynamic_index_in_dim(plan.rows, i, keepdims=False)
@@ -84,7 +78,7 @@ def batch_of(data: Batch, plan: Any, i: Any) -> Batch:
     return batch._replace(weight=jnp.where(there, batch.weight, 0))
 
 
-@functools.partial(jax.jit, static_argnames=("net", "loss", "optimizer"), donate_argnames=("state",))
+@functools.partial(jax.jit, static_argnames=("net", "loss", "optimizer"))
 def train(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: Any) -> tuple[Any, Any, Any]:
     """Run the plan's training steps; returns the new state, one row of sums per step, and whether all is finite.
 

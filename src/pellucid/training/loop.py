@@ -148,59 +148,80 @@ def start(model: Any, job: Job) -> Run:
 
 
 def gradient_epochs(run: Run, data: Batch, bar: Any, finish: Callable[..., None]) -> None:
-    """Train epoch by epoch; `finish` gets the epoch's means and its seconds."""
+    """Train epoch by epoch, several short ones at once where nobody looks between them; `finish` gets means and seconds."""
     job, net, loss, engine = run.job, run.model.net, run.model.loss, run.engine
-    kind, watch, carries = job.optimizer.kind(), watches_batches(job.callbacks), carries_state(net)
-    length = min(job.steps, predict_work(net, run.model.params, job.batch_size, job.row).chunk)
+    kind, carries, watch = job.optimizer.kind(), carries_state(net), overridden(job.callbacks, "batch_end")
+    chunk = predict_work(net, run.model.params, job.batch_size, job.row).chunk
+    together = max(1, chunk // job.steps)
+    length = min(chunk, together * job.steps)  # of all chunks, whoever looks: all are run by one program
+    if carries or looked_at(job):
+        together = 1
     recent: deque[dict[str, float]] = deque(maxlen=20)  # the last steps, for the report if one fails
     while run.epoch < job.epochs and not run.stopping:
-        began, totals, batch = time.perf_counter(), 0.0, 0
+        began, sums, failed = time.perf_counter(), np.zeros((0, 2 + len(loss.scores))), None
         if carries:
             run.state = run.state._replace(params=engine.put(forget(run.state.params)))
-        for plan in plans(run, length, 1 if watch else length):
-            state, sums, finite = engine.train(net, loss, kind, engine.copy(run.state), data, engine.put(plan))
-            sums = np.asarray(sums, dtype=np.float64)[: plan.count]
+        for plan in plans(run, together, length, 1 if watch else length):
+            first = run.epoch * job.steps + len(sums)
+            state, rows, finite = engine.train(net, loss, kind, run.state, data, engine.put(plan))
+            rows = np.asarray(rows, dtype=np.float64)[: plan.count]
             if not finite:
-                before = engine.get(run.state), job.data, plan, run.epoch + 1, batch, job.origin
-                state, error = explain_nonfinite(net, loss, kind, *before)
-                run.state = engine.put(state)
-                error.steps = (*recent, *error.steps)[-20:]
-                call(run, "nonfinite", error)
-                raise error
-            run.state, first = state, run.epoch * job.steps + batch
-            recent.extend({"step": first + i, "loss": s[1] / s[0]} for i, s in list(enumerate(sums))[-20:])
-            totals, batch = totals + sums.sum(0), batch + len(sums)
+                state, failed = explain_nonfinite(net, loss, kind, engine.get(run.state), job.data, plan, first, job.steps, job.origin)
+                state, rows = engine.put(state), rows[: max(0, len(failed.steps) - 1)]
+                failed.steps = (*recent, *failed.steps)[-20:]
+            run.state = state
+            recent.extend({"step": first + i, "loss": s[1] / s[0]} for i, s in list(enumerate(rows))[-20:])
+            sums = np.concatenate([sums, rows])
+            if failed:
+                break
             if bar is not SILENT:
-                bar.advance(int(plan.sizes[: plan.count].sum()), run.epoch + 1, describe(run, totals))
+                bar.advance(int(plan.sizes[: plan.count].sum()), min(run.epoch + together, job.epochs), describe(run, sums.sum(0)))
             if watch:
-                call(run, "batch_end", batch, float(sums[0, 1] / sums[0, 0]))
+                call(run, "batch_end", len(sums), float(rows[0, 1] / rows[0, 0]))
             if run.interrupted:
                 run.stop("interrupted by Ctrl-C")
             if run.stopping:
                 break
-        run.epoch += 1
-        finish(means(loss, totals), time.perf_counter() - began, complete=batch == job.steps)
+        parts = [sums[i : i + job.steps] for i in range(0, len(sums), job.steps)]
+        seconds = (time.perf_counter() - began) / max(1, len(parts))
+        for part in parts:
+            if failed and len(part) < job.steps:
+                break
+            run.epoch += 1
+            finish(means(loss, part.sum(0)), seconds, complete=len(part) == job.steps)
+        if failed:
+            call(run, "nonfinite", failed)
+            raise failed
 
 
-def plans(run: Run, length: int, part: int) -> Iterator[Plan]:
-    """An epoch as chunks of `part` steps, filled up to `length`: all have one shape, so one program runs them all."""
-    job = run.job
-    order = epoch_order(job.order, len(job.data.x), run.model.seed, run.epoch)
-    t = run.epoch + np.arange(job.steps) / job.steps
-    watched = run.history[run.history.watched] if run.history.rows else []
-    rates = rates_of(job.optimizer.learning_rate, t, job.epochs, watched).astype(run.model.dtype)
-    whole = plan_of(order, job.batch_size, rates)
-    for i in range(0, job.steps, part):
-        count = min(part, job.steps - i)
-        rows, sizes, rates = (fill(a[i : i + count], length) for a in whole[:3])
-        yield Plan(rows, sizes, rates, np.int32(count))
+def looked_at(job: Job) -> bool:
+    """Whether anybody looks at the network between two epochs."""
+    rate = job.optimizer.learning_rate
+    adapts = isinstance(rate, Schedule) and rate.watches_losses
+    watchers = job.early_stopping, job.checkpoint, overridden(job.callbacks, "epoch_end"), overridden(job.callbacks, "batch_end")
+    return job.validation is not None or adapts or any(watchers)
 
 
-def plan_of(order: np.ndarray, size: int, rates: np.ndarray) -> Plan:
-    """Rows in batches of `size`; the last, smaller one is filled up."""
+def plans(run: Run, epochs: int, length: int, part: int) -> Iterator[Plan]:
+    """The next epochs as chunks of `part` steps, filled up to `length`: all have one shape, so one program runs them all."""
+    job, watched = run.job, run.history[run.history.watched] if run.history.rows else []
+    steps = np.arange(job.steps) / job.steps
+    parts = []
+    for epoch in range(run.epoch, min(run.epoch + epochs, job.epochs)):
+        order = epoch_order(job.order, len(job.data.x), run.model.seed, epoch)
+        rates = rates_of(job.optimizer.learning_rate, epoch + steps, job.epochs, watched)
+        parts.append((*plan_of(order, job.batch_size), rates.astype(run.model.dtype)))
+    whole = [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
+    for i in range(0, len(whole[0]), part):
+        rows, sizes, rates = (fill(a[i : i + part], length) for a in whole)
+        yield Plan(rows, sizes, rates, np.int32(min(part, len(whole[0]) - i)))
+
+
+def plan_of(order: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows in batches of `size` and how many are meant in each; the last, smaller one is filled up."""
     steps = math.ceil(len(order) / size)
     sizes = np.minimum(size, len(order) - size * np.arange(steps)).astype(np.int32)
-    return Plan(fill(order.astype(np.int32), steps * size).reshape(steps, size), sizes, rates, np.int32(steps))
+    return fill(order.astype(np.int32), steps * size).reshape(steps, size), sizes
 
 
 def fill(a: np.ndarray, length: int) -> np.ndarray:
@@ -248,7 +269,8 @@ def finish_epoch(run: Run, validation: Any, trained: dict[str, float], seconds: 
 def evaluate(engine: Any, net: Any, loss: Any, params: Any, data: Any, batch: Batch, size: int = 1024) -> dict[str, float]:
     """Loss and scores over a data set, in batches."""
     order, size = np.arange(len(batch.x)), rows_at_once(net, batch.x, min(size, len(batch.x)))
-    plan = plan_of(order, size, np.zeros(1, batch.weight.dtype))
+    rows, sizes = plan_of(order, size)
+    plan = Plan(rows, sizes, np.zeros(1, batch.weight.dtype), np.int32(len(rows)))
     sums = np.asarray(engine.evaluate(net, loss, params, data, engine.put(plan)), dtype=np.float64)
     return means(loss, sums.sum(0))
 
@@ -266,8 +288,9 @@ def describe(run: Run, totals: Any) -> str:
     return "  ".join(f"{k} {v:.4f}" for k, v in {**now, **{k: v for k, v in last.items() if k.startswith("val_")}}.items())
 
 
-def watches_batches(callbacks: list[Any]) -> bool:
-    return any(type(c).batch_end is not Callback.batch_end for c in callbacks)
+def overridden(callbacks: list[Any], event: str) -> bool:
+    """Whether any callback does something at `event`."""
+    return any(getattr(type(c), event) is not getattr(Callback, event) for c in callbacks)
 
 
 def call(run: Run, event: str, *args: Any) -> None:
