@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 import xml.etree.ElementTree as ElementTree
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 import pellucid as pc
 from pellucid.glass.notation import Matrix, latex, mathml, number, text
 
+from ..table import LAYERS
 from .arithmetic import evaluate
 
 RNG = np.random.default_rng(0)
@@ -136,6 +139,18 @@ def test_large_networks_are_shown_by_shape_norm_and_chosen_entries():
         model.explain(X, y, show="0.w[1]", check=False)
     with pytest.raises(IndexError, match=r"has shape \(64, 50\)"):
         model.explain(X, y, show="0.W[99, 0]", check=False)
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs LaTeX")
+@pytest.mark.parametrize("name", ["Conv2d", "RBF", "GRU", "BatchNorm", "MultiHeadAttention", "Product"])
+def test_latex_compiles(tmp_path, name):
+    layer, shape = LAYERS[name][0]
+    model = pc.Network(layer, shape, pc.SquaredError())
+    page = model.explain(RNG.normal(size=(2, *shape)), RNG.normal(size=(2, *model.output_shape)))
+    page.save(tmp_path / "page.tex")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "page.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout[-2000:]
 
 
 def test_page_is_saved_by_suffix(tmp_path):

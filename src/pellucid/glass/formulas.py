@@ -290,7 +290,7 @@ class Writer:
             forward.append(Line(y, None, self.shown.get(y), where))
         gradient = lambda e: names.get(left_name(e), "").startswith("∇")  # noqa: E731
         back = [e for e in back if (wanted or left_name(e) != f"d{source}") and (learns or not gradient(e))]
-        note = "its derivative is 0: flat on both sides of the jump, so nothing before it learns" if is_jump(layer) else ""
+        note = "flat on both sides: its derivative is 0, nothing before it learns" if is_jump(layer) else ""
         backward = self.lines(back, names, sums, where, note)
         if layer.children:
             return self.around(layer, path, x, dx, wanted, names.get("a", x), forward, backward)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html as escape_html
+import re
 import textwrap
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +26,7 @@ h2.forward{--c:#2f6fb7} h2.loss{--c:#7a4fb0} h2.backward{--c:#c4561a} h2.update{
 p.lead{margin:.1rem 0 .6rem;color:#566} .note{color:#677;font-size:.82rem} td .note{display:block}
 table.lines{border-collapse:collapse} table.lines td{padding:.28rem .5rem .28rem 0;vertical-align:middle}
 td.where{color:#89a;font:12px/1.3 ui-monospace,'DejaVu Sans Mono',monospace;white-space:nowrap;padding-right:1rem!important}
-td.formula{white-space:nowrap;min-width:13.5rem} td.where{min-width:5rem}
+td.formula{white-space:nowrap;min-width:13.5rem} td.formula[colspan]{white-space:normal} td.where{min-width:5rem}
 td math{margin:.12rem 0} .result{display:inline-block} .result math{font-weight:600}
 math{font-size:1.02em} mtable.matrix{font-size:.86em;border-left:1.5px solid;border-right:1.5px solid;margin:0 .28em;
 --t:linear-gradient(currentColor,currentColor);background:var(--t) left top/.35em 1.5px no-repeat,var(--t) right top/.35em 1.5px no-repeat,
@@ -132,11 +133,13 @@ def document(title: str, body: str) -> str:
 def text_line(line: Line) -> list[str]:
     left, equals, numbers = line.formula, "   = ", numbers_of(line)
     where = (f"   [{line.where}]" if line.where else "") + (f"   ({line.note})" if line.note else "")
+    if len(left + where) > WIDTH:
+        left, where = "\n".join(textwrap.wrap(left + where, WIDTH, subsequent_indent="      ")), ""
     if not numbers and line.result is None:
         return [left + where]
     if not numbers:
         block = text([left, " = ", result_of(line), *([where] if where else [])])
-        return [*block, ""] if len(block[0]) <= WIDTH else [left + where, *text([equals, result_of(line)]), ""]
+        return [*block, ""] if "\n" not in left and max(map(len, block)) <= WIDTH else [left + where, *text([equals, result_of(line)]), ""]
     result = [[equals if i == 0 else " = ", result_of(line)] for i in (0, 1)] if line.result is not None else [[], []]
     block = text([equals, *numbers, *result[1]])
     if max(map(len, block)) > WIDTH:
@@ -192,14 +195,20 @@ def html_line(line: Line) -> str:
     name, eq, rest = line.formula.partition(" = ")
     own = numbers_of(line)
     pieces = [mathml(piece) for piece in pieces_of(["=", *own])] if own else []
-    numbers = " ".join(piece.replace("<math><mo>", '<math><mo form="infix">', 1) for piece in pieces)
+    numbers = infix(pieces)
     result = mathml(["=", result_of(line)]) if line.result is not None else ""
-    formula = mathml([name, *([eq + rest] if eq else [])])
+    first, *others = re.split(r"(?= [+;] )", rest) if len(line.formula) > LONG else [rest]
+    formula = infix([mathml([name, *([eq + first] if eq else [])]), *(mathml([part]) for part in others)])
     shown = f"{numbers} <span class=result>{result}</span>"
     if len(line.formula) > LONG:  # the numbers under it, so that they stay in sight
         head = f"<tr><td class=where>{line.where}</td><td class=formula colspan=2>{formula}{note}</td></tr>"
         return head + (f"<tr><td></td><td colspan=2>{shown}</td></tr>" if numbers or result else "")
     return f"<tr><td class=where>{line.where}</td><td class=formula>{formula}{note}</td><td>{shown}</td></tr>"
+
+
+def infix(pieces: list[str]) -> str:
+    """Formulas after each other; a sign that one begins with stands between it and the one before."""
+    return " ".join([*pieces[:1], *(piece.replace("<math><mo>", '<math><mo form="infix">', 1) for piece in pieces[1:])])
 
 
 def latex_rows(line: Line) -> list[str]:

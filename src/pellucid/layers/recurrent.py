@@ -206,7 +206,9 @@ class Recurrent(Layer):
         if call.dx is not None:
             known["dx"] = steps(call.dx)
         if call.dy is not None:
-            known["e"] = steps(call.dy) if self.outputs == "every" else {1 if self.reverse else T: call.dy.T}
+            last = np.full(len(call.x), T) if call.lengths is None else np.asarray(call.lengths)
+            last = np.ones_like(last) if self.reverse else last  # the step whose state is the output
+            known["e"] = steps(call.dy) if self.outputs == "every" else {int(t): call.dy.T * (last == t) for t in np.unique(last)}
         known |= {name: steps(values[0]) for name, values in call.notes.items()}
         for name in self.state:
             start = p.get(CARRIED + name, np.zeros((len(call.x), m)))
