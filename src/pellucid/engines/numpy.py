@@ -51,8 +51,8 @@ class NumpyOps(Ops):
     overlap_add = staticmethod(numpy_conv.overlap_add)
 
 
-def precision(dtype: Any) -> Any:
-    """NumPy computes in any precision."""
+def precision(dtype: Any, products: str | None = None) -> Any:
+    """NumPy computes in the precision of its arrays."""
     return contextlib.nullcontext()
 
 

@@ -49,6 +49,7 @@ class Job:
     checkpoint: Path | None
     resume: bool
     progress: bool
+    precision: str | None = None  # of matrix products
     memory: tuple[Any, int] | None = None  # the optimizer's slots and step count, to go on where another fit ended
 
     @property
@@ -103,7 +104,7 @@ def train(model: Any, job: Job) -> History:
     """Train `model` as `job` says; its weights are the last good ones however the fit ends."""
     run = start(model, job)
     try:
-        with run.engine.precision(model.dtype), interruptible(run.interrupted):
+        with run.engine.precision(model.dtype, job.precision), interruptible(run.interrupted):
             data, validation = run.engine.put(job.data), run.engine.put(job.validation)
             done = run.epoch * len(job.data.x)
             with progress(job.progress, job.epochs, done, job.epochs * len(job.data.x)) as bar:
@@ -112,7 +113,7 @@ def train(model: Any, job: Job) -> History:
                 epochs(run, data, bar, functools.partial(finish_epoch, run, validation))
         run.history.stopped = run.stopping or "all epochs done"
     finally:
-        with run.engine.precision(model.dtype):
+        with run.engine.precision(model.dtype, job.precision):
             model.params = run.params
     stopper = job.early_stopping
     if stopper and stopper.restore_best and run.best is not None:
@@ -132,7 +133,9 @@ def start(model: Any, job: Job) -> Run:
             job.engine = history.engine
     model.history = history
     history.data = data_digest(*(a for a in job.data if a is not None))
-    if job.engine == "auto":
+    if job.engine == "auto" and job.precision:
+        name, reason = "jax", f"precision={job.precision!r} was asked for"
+    elif job.engine == "auto":
         name, reason = choose_engine(model.net, model.params, job.batch_size, job.steps * job.epochs, job.row)
     else:
         name, reason = job.engine, "asked for"
@@ -163,8 +166,9 @@ def gradient_epochs(run: Run, data: Batch, bar: Any, finish: Callable[..., None]
             run.state = run.state._replace(params=engine.put(forget(run.state.params)))
         for plan in plans(run, together, length, 1 if watch else length):
             first = run.epoch * job.steps + len(sums)
-            state, rows, finite = engine.train(net, loss, kind, run.state, data, engine.put(plan))
-            rows = np.asarray(rows, dtype=np.float64)[: plan.count]
+            state, *outcome = engine.train(net, loss, kind, run.state, data, engine.put(plan))
+            rows, finite = engine.get(outcome)
+            rows = rows[: plan.count].astype(np.float64)
             if not finite:
                 state, failed = explain_nonfinite(net, loss, kind, engine.get(run.state), job.data, plan, first, job.steps, job.origin)
                 state, rows = engine.put(state), rows[: max(0, len(failed.steps) - 1)]
@@ -308,6 +312,7 @@ def fingerprint_of(model: Any, job: Job) -> dict[str, Any]:
         "optimizer": repr(job.optimizer),
         "input shape": list(model.input_shape),
         "dtype": str(model.dtype),
+        "precision": job.precision,
         "seed": model.seed,
         "batch size": job.batch_size,
         "order": job.order,
