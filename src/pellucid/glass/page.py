@@ -134,7 +134,8 @@ def text_line(line: Line) -> list[str]:
     left, equals, numbers = line.formula, "   = ", numbers_of(line)
     where = (f"   [{line.where}]" if line.where else "") + (f"   ({line.note})" if line.note else "")
     if len(left + where) > WIDTH:
-        left, where = "\n".join(textwrap.wrap(left + where, WIDTH, subsequent_indent="      ")), ""
+        rows = textwrap.wrap(left, WIDTH, subsequent_indent="      ")
+        left, where = "\n".join([*rows, f"     {where[2:]}"]), ""
     if not numbers and line.result is None:
         return [left + where]
     if not numbers:
