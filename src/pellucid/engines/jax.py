@@ -15,9 +15,11 @@ from jax import lax
 from ..layers.base import Layer
 from ..training.step import Batch, all_finite, evaluation_step, gradients, training_step
 from . import jax_conv
+from . import stack as stacks
 from .cache import keep_programs
 from .jax_conv import on_cpu
 from .ops import Ops
+from .stack import apart, is_stacked
 
 __all__ = ["JaxOps"]
 
@@ -90,8 +92,14 @@ def put(tree: Any) -> Any:
 
 
 def get(tree: Any) -> Any:
-    """Copy data back to the host."""
-    return jax.tree.map(np.array, jax.device_get(tree))
+    """Copy data back to the host, in its usual form."""
+    return apart(jax.tree.map(np.array, jax.device_get(tree)))
+
+
+def stack(net: Any, optimizer: Any, state: Any, data: Batch, size: int) -> Any:
+    """The state as `train` takes it for batches of `size` rows: long runs of equal blocks are stacked (see stack.py)."""
+    batch = jax.tree.map(lambda a: jax.ShapeDtypeStruct((size, *a.shape[1:]), a.dtype), data)
+    return stacks.stack(JaxOps, net, optimizer, state, batch) if on_cpu() else state  # on a GPU it was not measured
 
 
 def batch_of(data: Batch, plan: Any, i: Any) -> Batch:
@@ -108,6 +116,9 @@ def train(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: An
 
     The number of steps is data, not shape: a short last chunk runs in the program of the full ones.
     """
+    form = jax.tree.structure(state)
+    if is_stacked(state.params):
+        net, state = state.params.net, state._replace(params=state.params.tree, slots=state.slots.tree)
 
     def step(i: Any, carry: Any) -> Any:
         state, sums = carry
@@ -116,12 +127,14 @@ def train(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: An
 
     sums = jnp.zeros((plan.rows.shape[0], 2 + len(loss.scores)), dtype=data.weight.dtype)
     state, sums = repeat(plan.count, len(plan.rows), step, (state, sums))
-    return state, sums, all_finite(jnp, sums, state.params)
+    return jax.tree.unflatten(form, jax.tree.leaves(state)), sums, all_finite(jnp, sums, state.params)
 
 
 @functools.partial(jax.jit, static_argnames=("net", "loss"))
 def evaluate(net: Any, loss: Any, params: Any, data: Batch, plan: Any) -> Any:
     """Run the plan's batches forward; returns one row of sums per batch."""
+    if is_stacked(params):
+        net, params = params.net, params.tree
 
     def step(i: Any, sums: Any) -> Any:
         row = evaluation_step(JaxOps, net, loss, params, batch_of(data, plan, i))

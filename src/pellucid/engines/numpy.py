@@ -64,6 +64,11 @@ def put(tree: Any) -> Any:
 get = put
 
 
+def stack(net: Any, optimizer: Any, state: Any, data: Batch, size: int) -> Any:
+    """The state as `train` takes it: as it is."""
+    return state
+
+
 def train(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: Any) -> tuple[Any, np.ndarray, bool]:
     """Run the plan's training steps; returns the new state, one row of sums per step, and whether all is finite."""
     keep_freed_memory()

@@ -167,6 +167,8 @@ def gradient_epochs(run: Run, data: Batch, bar: Any, finish: Callable[..., None]
         together = 1
     if engine.name == "numpy":  # nothing is compiled, so nothing is filled up
         length = min(chunk, together * job.steps)
+    if not carries:
+        run.state = engine.stack(net, kind, run.state, data, job.batch_size)
     recent: deque[dict[str, float]] = deque(maxlen=20)  # the last steps, for the report if one fails
     while run.epoch < job.epochs and not run.stopping:
         began, sums, failed = time.perf_counter(), np.zeros((0, 2 + len(loss.scores))), None

@@ -1,0 +1,204 @@
+"""Long runs of equal blocks as one layer that scans over them: a deep network compiles as fast as a shallow one.
+
+A fit stacks its state once, on the host, and `get` takes it apart. Inside the compiled program, joining and cutting
+hundreds of arrays would take longer to compile than the layers that are saved.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import ShapeDtypeStruct
+
+from ..layers.base import Layer
+from ..layers.combine import Chain, Concat, Product, Sum
+from ..optimizers import NAMED
+
+__all__ = ["apart", "is_stacked", "stack"]
+
+LEAST = 12  # blocks in a run
+# A scan copies parameters and activations in and out of the stack. With fewer arrays in a run, or larger ones, the blocks
+# one by one are faster in every step, which soon outweighs what they take longer to compile (docs/architecture.md).
+MANY, LARGE = 256, 128 * 128
+COMBINATORS = Chain, Concat, Product, Sum
+
+
+class Stack(Chain, init=False):
+    """A chain, `times` times over; the parameters of all of them lie along the first axis of this one's."""
+
+    times: int
+
+    def __init__(self, *layers: Layer, times: int) -> None:
+        object.__setattr__(self, "times", times)
+        super().__init__(*layers)
+
+    def forward(self, ops, p, x):
+        y, caches = ops.scan(lambda x, p: Chain.forward(self, ops, p, x), x, p)
+        return y, (caches, y.dtype)
+
+    def backward(self, ops, p, cache, dy, wrt_input=True):
+        caches, dtype = cache
+        return ops.scan(lambda dy, one: Chain.backward(self, ops, one[0], one[1], dy), dy.astype(dtype), (p, caches), reverse=True)
+
+
+class Gone(Layer):
+    """Stands for a layer that is in a stack: so all others keep their places, and with them their random numbers."""
+
+    def forward(self, ops, p, x):
+        return x, None
+
+    def backward(self, ops, p, cache, dy, wrt_input=True):
+        return dy, {}
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["tree"], meta_fields=["net"])
+@dataclass
+class Stacked:
+    """Parameters, or the optimizer's memory of them, as `net` has them: the network with stacks in it."""
+
+    tree: Any
+    net: Any
+
+
+def stack(Ops: Any, net: Layer, optimizer: Any, state: Any, batch: Any) -> Any:
+    """The state, stacked where a chain holds a long run of equal blocks; `batch` are the shapes of one."""
+    if type(optimizer) not in NAMED.values() or not repeats(net, state.params):  # a user's rule may look at whole arrays
+        return state
+
+    @functools.cache
+    def output(kind: Any, x: Any) -> Any:
+        def run(p: Any, x: Any, weight: Any, lengths: Any) -> Any:
+            return Ops(training=True, weight=weight, lengths=lengths).forward(kind.layer, p, x, 0)[0]
+
+        return jax.eval_shape(run, jax.tree.unflatten(kind.tree, kind.shapes), x, batch.weight, batch.lengths)
+
+    @functools.cache
+    def scanned(block: Any, x: Any) -> bool:
+        return can_scan(Ops, block, x, batch)
+
+    def walk(net: Any, p: Any, x: Any) -> Any:
+        if type(net) not in COMBINATORS:
+            return net
+        layers: list[Layer] = []
+        kinds = kinds_of(net, p)
+        while (i := len(layers)) < len(kinds):
+            block, times = run_at(kinds, i) if type(net) is Chain else ((), 0)
+            if times and scanned(block, x):
+                layers += [Stack(*(kind.layer for kind in block), times=times), *[Gone()] * (times * len(block) - 1)]
+            else:
+                layers.append(walk(net.layers[i], p[i], x))
+                x = output(kinds[i], x) if type(net) is Chain else x
+        return type(net)(*layers, name=net.name)
+
+    new = walk(net, state.params, batch.x)
+    return state if new == net else state._replace(params=join(new, state.params), slots=join(new, state.slots))
+
+
+class Kind(NamedTuple):
+    """What the layers in a stack have in common: all settings but the name, and the shapes of their parameters."""
+
+    layer: Layer
+    tree: Any
+    shapes: tuple[Any, ...]
+
+
+def kinds_of(net: Any, params: Any) -> list[Kind]:
+    kinds = []
+    for layer, p in zip(net.layers, params, strict=True):
+        arrays, tree = jax.tree.flatten(p)
+        shapes = tuple(ShapeDtypeStruct(a.shape, a.dtype) for a in arrays)
+        kinds.append(Kind(layer.replace(name=None) if layer.name else layer, tree, shapes))
+    return kinds
+
+
+def run_at(kinds: list[Kind], i: int) -> tuple[Any, int]:
+    """The block that, over and over, goes furthest from the i-th layer on, and how many times; 0 if that is not worth it."""
+    best: tuple[Any, int] = (), 0
+    for width in range(1, (len(kinds) - i) // LEAST + 1):
+        block, times = tuple(kinds[i : i + width]), 1
+        while tuple(kinds[i + times * width : i + (times + 1) * width]) == block:
+            times += 1
+        sizes = [a.size for kind in block for a in kind.shapes]
+        if times >= LEAST and times * len(sizes) >= MANY and max(sizes) <= LARGE and times * width > best[1] * len(best[0]):
+            best = block, times
+    return best
+
+
+def repeats(net: Any, p: Any) -> bool:
+    """Whether there is a run to try; this looks at settings and shapes alone."""
+    if type(net) not in COMBINATORS:
+        return False
+    kinds = kinds_of(net, p) if type(net) is Chain and len(net.layers) >= LEAST else []
+    return any(run_at(kinds, i)[1] for i in range(len(kinds))) or any(map(repeats, net.layers, p))
+
+
+def can_scan(Ops: Any, block: tuple[Kind, ...], x: Any, batch: Any) -> bool:
+    """Whether a stack of such blocks does what they do one by one: it is tried, with shapes in place of numbers.
+
+    A scan refuses random numbers and buffers, and what comes out in another shape or precision than it went in.
+    """
+    net = Stack(*(kind.layer for kind in block), times=2)
+    p = tuple(jax.tree.unflatten(kind.tree, [ShapeDtypeStruct((2, *a.shape), a.dtype) for a in kind.shapes]) for kind in block)
+
+    def run(p: Any, x: Any, weight: Any, lengths: Any) -> Any:
+        ops = Ops(training=True, weight=weight, lengths=lengths)
+        y, cache = ops.forward(net, p, x, 0)
+        if ops.charges or any(n is not lengths for n in (*ops.entered.values(), ops.lengths)):
+            raise ValueError("A penalty, or a layer that changes lengths, cannot be in a stack.")
+        return ops.backward(net, p, cache, y, 0)
+
+    try:
+        jax.eval_shape(run, p, x, batch.weight, batch.lengths)
+    except Exception:  # if it is a mistake in a layer, the network without stacks will say where
+        return False
+    return has_backward(net)
+
+
+def has_backward(layer: Layer) -> bool:
+    return type(layer).backward is not Layer.backward and all(map(has_backward, layer.children))
+
+
+def join(net: Any, tree: Any) -> Stacked:
+    """A tree of parameters, or of the optimizer's memory, as the network with stacks has it."""
+
+    def walk(net: Any, tree: Any) -> Any:
+        if type(net) not in COMBINATORS:
+            return tree
+        parts: list[Any] = []
+        for i, layer in enumerate(net.layers):
+            if type(layer) is Stack:
+                width = len(layer.layers)
+                blocks = [tree[j : j + width] for j in range(i, i + layer.times * width, width)]
+                parts.append(jax.tree.map(lambda *arrays: jax.device_put(np.stack(arrays)), *blocks))
+            else:
+                parts.append({} if type(layer) is Gone else walk(layer, tree[i]))
+        return tuple(parts)
+
+    return Stacked(walk(net, tree), net)
+
+
+def split(net: Any, tree: Any) -> Any:
+    """The opposite of `join`."""
+    if type(net) not in COMBINATORS:
+        return tree
+    parts: list[Any] = []
+    for layer, part in zip(net.layers, tree, strict=True):
+        if type(layer) is Stack:
+            for i in range(layer.times):
+                parts += jax.tree.map(lambda a, i=i: a[i], part)
+        elif type(layer) is not Gone:
+            parts.append(split(layer, part))
+    return tuple(parts)
+
+
+def is_stacked(tree: Any) -> bool:
+    return isinstance(tree, Stacked)
+
+
+def apart(tree: Any) -> Any:
+    """The tree with all that is stacked in it taken apart."""
+    return jax.tree.map(lambda t: split(t.net, t.tree) if is_stacked(t) else t, tree, is_leaf=is_stacked)

@@ -1,0 +1,215 @@
+"""Long runs of equal blocks compile as one, and learn what they learn one by one."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import pellucid as pc
+from pellucid.engines import get_engine, stack
+from pellucid.layers.base import Layer
+from pellucid.training.loop import Plan, plan_of
+from pellucid.training.step import Batch, State
+from pellucid.tree import leaves
+
+engine = get_engine("jax")
+WIDTH, ROWS = 4, 24
+DENSE = (pc.Linear(WIDTH), pc.Tanh())
+RESIDUAL = (pc.Identity() + (pc.LayerNorm() >> pc.Linear(6) >> pc.GELU() >> pc.Linear(WIDTH)),)
+
+
+class Scaled(Layer):
+    """A user's layer whose backward JAX derives."""
+
+    def build(self, rng, shape):
+        return {"s": np.ones(shape)}, shape
+
+    def forward(self, ops, p, x):
+        return p["s"] * x, None
+
+
+class Shorter(Layer):
+    """Says that every sequence ends one position earlier."""
+
+    def forward(self, ops, p, x):
+        ops.lengths = ops.lengths - 1
+        return x, None
+
+    def backward(self, ops, p, cache, dy, wrt_input=True):
+        return dy, {}
+
+
+class Whole(pc.SGD):
+    """A user's rule that looks at a whole array."""
+
+    def rule(self, ops, p, g, slots, n, rate, t):
+        return (p - rate * g / (1 + (g * g).sum()),)
+
+
+@pytest.fixture(autouse=True)
+def short_runs(monkeypatch):
+    monkeypatch.setattr(stack, "LEAST", 3)
+    monkeypatch.setattr(stack, "MANY", 1)
+
+
+def rows(*shape):
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(ROWS, *(shape or (WIDTH,)))), rng.integers(0, 3, ROWS)
+
+
+def chain(block, times):
+    return pc.Chain(*block * times, pc.Linear(3))
+
+
+def fitted(net, optimizer, monkeypatch=None, epochs=20, name="jax", dtype="float64", **options):
+    """A network after a fit, stacked unless `monkeypatch` is there to forbid it."""
+    X, y = rows()
+    model = pc.Network(net, (WIDTH,), "softmax_cross_entropy", dtype=dtype)
+    if monkeypatch:
+        monkeypatch.setattr(stack, "LEAST", 10**6)
+    model.fit(X.astype(dtype), y, epochs=epochs, batch_size=7, optimizer=optimizer, engine=name, progress=False, **options)
+    return model
+
+
+def stacks(net, optimizer=None, X=None, lengths=None, precision=None):
+    """The layers of the network a fit would compile."""
+    X, optimizer = rows()[0] if X is None else X, optimizer or pc.SGD(0.1)
+    model = pc.Network(net, X.shape[1:], "squared_error", dtype="float32")
+    state = State(model.params, optimizer.slots(model.params), optimizer.numbers("float32"), np.int32(0), np.uint32(0))
+    data = Batch(X.astype(np.float32), np.zeros(len(X), np.float32), np.ones(len(X), np.float32), lengths)
+    with engine.precision(np.float32, precision):
+        state = engine.stack(net, optimizer, engine.put(state), data, 7)
+    return [layer for layer in state.params.net.layers if type(layer) is stack.Stack] if stack.is_stacked(state.params) else []
+
+
+def same(a, b, tolerance):
+    for (path, left), (_, right) in zip(leaves(a.params), leaves(b.params), strict=True):
+        np.testing.assert_allclose(left, right, rtol=tolerance, atol=tolerance, err_msg=str(path))
+
+
+# Learning rates at which rounding is not amplified: with larger ones any two orders of summation drift apart
+OPTIMIZERS = [
+    pc.SGD(0.002, momentum=0.9),
+    pc.SGD(0.01, momentum=0.5, nesterov=True, weight_decay=0.01),
+    pc.Adam(0.01, clip_norm=0.1),
+    pc.AdamW(0.01, weight_decay=0.1),
+    pc.RMSProp(0.0005),
+]
+
+
+@pytest.mark.parametrize("block", [DENSE, RESIDUAL], ids=["dense", "residual"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=repr)
+def test_a_stacked_run_ends_where_the_unstacked_and_numpy_end(block, optimizer, monkeypatch):
+    net = chain(block, 5)
+    assert [s.times for s in stacks(net, optimizer)] == [5]
+    model, on_numpy = fitted(net, optimizer), fitted(net, optimizer, name="numpy")
+    same(model, on_numpy, 1e-10)
+    plain = fitted(net, optimizer, monkeypatch)
+    same(model, plain, 1e-12)
+    np.testing.assert_allclose(model.history["loss"], plain.history["loss"], rtol=1e-12)
+
+
+LAYERS = st.sampled_from(
+    [
+        pc.Linear(WIDTH),
+        pc.Linear(WIDTH, bias=False),
+        pc.Tanh(),
+        pc.LayerNorm(),
+        pc.Dropout(0.3),
+        pc.BatchNorm(),
+        pc.Penalty(pc.Linear(WIDTH), l2=0.1),
+        pc.Frozen(pc.Linear(WIDTH)),
+        pc.Identity() + pc.Linear(WIDTH),
+        pc.Linear(WIDTH) * pc.Sigmoid(),
+        pc.Linear(2) | pc.Linear(2),
+        (pc.Linear(WIDTH) >> pc.Tanh()).named("part"),
+    ]
+)
+RUNS = st.lists(st.tuples(st.lists(LAYERS, min_size=1, max_size=2), st.integers(1, 5)), min_size=1, max_size=3)
+
+
+@given(RUNS, st.integers(0, 3))
+@settings(max_examples=12, deadline=None)
+def test_any_chain_with_repeated_blocks_learns_what_it_learns_on_numpy(runs, optimizer):
+    layers = [layer for block, times in runs for _ in range(times) for layer in block]
+    layers = [layer.named(f"{layer.name}{i}") if layer.name else layer for i, layer in enumerate(layers)]
+    net = (pc.Identity() + pc.Chain(*layers, pc.Identity())) >> pc.Linear(3)
+    X, y = rows()
+    ends = []
+    for name in ("jax", "numpy"):
+        model = pc.Network(net, (WIDTH,), "softmax_cross_entropy", dtype="float64")
+        model.fit(X, y, epochs=2, batch_size=7, optimizer=OPTIMIZERS[optimizer], engine=name, progress=False, validation=(X, y))
+        ends.append(model)
+    same(*ends, 1e-9)
+    np.testing.assert_allclose(ends[0].history["val_loss"], ends[1].history["val_loss"], rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [pc.Dropout(0.5), pc.BatchNorm(), pc.Penalty(pc.Linear(WIDTH), l2=0.1), Scaled(), pc.Identity() + Scaled()],
+    ids=repr,
+)
+def test_a_block_that_is_more_than_a_function_of_its_input_is_not_stacked(layer):
+    assert not stacks(chain((*DENSE, layer), 6))
+    assert [s.times for s in stacks(pc.Chain(layer, *DENSE * 6, layer))] == [6]  # around a stack it does no harm
+
+
+def test_random_numbers_after_a_stack_are_those_without_it():
+    net = pc.Chain(*DENSE * 4, pc.Dropout(0.5), pc.BatchNorm(), pc.Penalty(pc.Linear(3), l1=0.01))
+    assert stacks(net)
+    same(fitted(net, pc.SGD(0.1)), fitted(net, pc.SGD(0.1), name="numpy"), 1e-10)
+
+
+def test_a_layer_that_shortens_sequences_is_not_stacked_and_others_are():
+    X, lengths = rows(9, WIDTH)[0], np.arange(ROWS, dtype=np.int32) % 9 + 1
+    attention = pc.Identity() + pc.MultiHeadAttention(WIDTH, heads=2)
+    assert [s.times for s in stacks(chain((attention,), 4), X=X, lengths=lengths)] == [4]
+    assert not stacks(chain((attention, Shorter()), 4), X=X, lengths=lengths)
+    assert not stacks(chain(((Shorter() >> pc.Tanh()) + attention,), 4), X=X, lengths=lengths)
+
+
+def test_a_rule_that_looks_at_whole_arrays_sees_them_unstacked():
+    net = chain(DENSE, 5)
+    assert not stacks(net, Whole(0.1))
+    same(fitted(net, Whole(0.1)), fitted(net, Whole(0.1), name="numpy"), 1e-10)
+
+
+def test_in_bfloat16_a_stack_begins_where_precision_no_longer_changes(monkeypatch):
+    (found,) = stacks(chain(DENSE, 6), precision="bfloat16")
+    assert (found.times, found.layers[0]) == (5, pc.Tanh())
+    options = {"epochs": 3, "dtype": "float32", "precision": "bfloat16"}
+    nets = [chain(DENSE, 6), pc.Chain(*DENSE * 6, pc.LayerNorm(), pc.Linear(3))]  # LayerNorm sends its flow back in full precision
+    stacked = [fitted(net, pc.SGD(0.01), **options) for net in nets]
+    for net, model in zip(nets, stacked, strict=True):
+        same(model, fitted(net, pc.SGD(0.01), monkeypatch, **options), 4e-3)  # bfloat16 has 8 bits
+
+
+def test_a_stack_resumes_and_a_value_that_is_not_finite_is_found_in_its_layer(tmp_path):
+    net, file = chain(DENSE, 5), tmp_path / "run.ckpt"
+    whole = fitted(net, pc.Adam(0.01), epochs=6)
+    fitted(net, pc.Adam(0.01), epochs=3, checkpoint=file)
+    same(fitted(net, pc.Adam(0.01), epochs=6, checkpoint=file, resume=True), whole, 0)
+    X, y = rows()
+    model = pc.Network(net, (WIDTH,), "softmax_cross_entropy")
+    model.params[4]["W"][0, 0] = np.inf
+    with pytest.raises(pc.NonFiniteError, match=r"net\.4"):
+        model.fit(X, y, epochs=1, engine="jax", progress=False)
+
+
+def test_the_program_does_not_grow_with_depth(monkeypatch):
+    monkeypatch.undo()  # the real limits
+    counts = []
+    for depth in (32, 160, 320):
+        net, optimizer = chain(DENSE, depth), pc.Adam(0.01)
+        model = pc.Network(net, (WIDTH,), "softmax_cross_entropy", dtype="float32")
+        state = State(model.params, optimizer.slots(model.params), optimizer.numbers("float32"), np.int32(0), np.uint32(0))
+        batch = model.as_batch(*rows())
+        plan = Plan(*plan_of(np.arange(ROWS), 8), np.full(3, 0.01, np.float32), np.int32(3))
+        state = engine.stack(net, optimizer, engine.put(state), batch, 8)
+        counts.append(engine.train.lower(net, model.loss, optimizer.kind(), state, batch, plan).as_text().count("\n"))
+        assert jax.tree.structure(engine.get(state).params) == jax.tree.structure(model.params)
+    unstacked, *stacked = counts
+    assert stacked[0] == stacked[1] < unstacked / 4
