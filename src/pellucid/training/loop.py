@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..engines import get_engine
+from ..engines import LOCAL, get_engine
 from ..engines.choose import choose_engine, predict_work
 from ..optimizers import LBFGS, Optimizer
 from ..schedules import Schedule, rates_of
@@ -133,7 +133,7 @@ def start(model: Any, job: Job) -> Run:
     model.history = history
     history.data = data_digest(*(a for a in job.data if a is not None))
     if job.engine == "auto":
-        name, reason = choose_engine(model.net, model.params, job.batch_size, job.steps * job.epochs, job.row)
+        name, reason = choose_engine(model.net, model.params, job.batch_size, job.steps * job.epochs * LOCAL.fits, job.row)
     else:
         name, reason = job.engine, "asked for"
     history.engine, history.engine_reason = name, reason if not saved else f"{reason}, resumed"
@@ -149,9 +149,14 @@ def start(model: Any, job: Job) -> Run:
 
 def gradient_epochs(run: Run, data: Batch, bar: Any, finish: Callable[..., None]) -> None:
     """Train epoch by epoch; `finish` gets the epoch's means and its seconds."""
+    from .ahead import epochs_at_once, run_ahead
+
     job, net, loss, engine = run.job, run.model.net, run.model.loss, run.engine
     kind, watch, carries = job.optimizer.kind(), watches_batches(job.callbacks), carries_state(net)
-    length = min(job.steps, predict_work(net, run.model.params, job.batch_size, job.row).chunk)
+    chunk = predict_work(net, run.model.params, job.batch_size, job.row).chunk
+    length, at_once = min(job.steps, chunk), 1 if carries else epochs_at_once(run, chunk)
+    if at_once > 1:
+        run_ahead(run, data, at_once, bar, finish)
     recent: deque[dict[str, float]] = deque(maxlen=20)  # the last steps, for the report if one fails
     while run.epoch < job.epochs and not run.stopping:
         began, totals, batch = time.perf_counter(), 0.0, 0
@@ -184,16 +189,21 @@ def gradient_epochs(run: Run, data: Batch, bar: Any, finish: Callable[..., None]
 
 def plans(run: Run, length: int, part: int) -> Iterator[Plan]:
     """An epoch as chunks of `part` steps, filled up to `length`: all have one shape, so one program runs them all."""
-    job = run.job
-    order = epoch_order(job.order, len(job.data.x), run.model.seed, run.epoch)
-    t = run.epoch + np.arange(job.steps) / job.steps
-    watched = run.history[run.history.watched] if run.history.rows else []
-    rates = rates_of(job.optimizer.learning_rate, t, job.epochs, watched).astype(run.model.dtype)
-    whole = plan_of(order, job.batch_size, rates)
+    job, whole = run.job, epoch_plan(run, run.epoch)
     for i in range(0, job.steps, part):
         count = min(part, job.steps - i)
         rows, sizes, rates = (fill(a[i : i + count], length) for a in whole[:3])
         yield Plan(rows, sizes, rates, np.int32(count))
+
+
+def epoch_plan(run: Run, epoch: int) -> Plan:
+    """The whole epoch (from 0) as one plan."""
+    job = run.job
+    order = epoch_order(job.order, len(job.data.x), run.model.seed, epoch)
+    t = epoch + np.arange(job.steps) / job.steps
+    watched = run.history[run.history.watched] if run.history.rows else []
+    rates = rates_of(job.optimizer.learning_rate, t, job.epochs, watched).astype(run.model.dtype)
+    return plan_of(order, job.batch_size, rates)
 
 
 def plan_of(order: np.ndarray, size: int, rates: np.ndarray) -> Plan:
