@@ -87,7 +87,7 @@ def epochs_of(model, X, y):
 
 @HOW
 def test_a_regressor_with_sample_weights_is_the_same(how):
-    model = pc.MLPRegressor((6,), max_iter=10, random_state=1, engine="jax")
+    model = pc.MLPRegressor(hidden_layer_sizes=(6,), max_iter=10, random_state=1, engine="jax")
     grid, weight = {"alpha": [0.01, 10.0], "learning_rate_init": [0.01, 0.03]}, 1.0 + Y
     theirs = GridSearchCV(model, grid, cv=3).fit(X[:, :3], X[:, 3], sample_weight=weight)
     mine = pc.PopulationSearchCV(model, grid, cv=3, how=how).fit(X[:, :3], X[:, 3], sample_weight=weight)
@@ -97,6 +97,7 @@ def test_a_regressor_with_sample_weights_is_the_same(how):
 
 @HOW
 def test_a_fit_that_fails_gets_the_error_score_and_the_others_go_on(how):
+    NET = pc.NetworkClassifier(pc.Linear(6) >> pc.ReLU(), epochs=6, random_state=0, engine="jax")
     grid = {"optimizer": [pc.SGD(1e300), pc.SGD(0.01)]}
     with pytest.warns(FitFailedWarning, match="is not finite"):
         mine = pc.PopulationSearchCV(NET, grid, cv=3, how=how, error_score=-1.0).fit(X, Y)
@@ -118,11 +119,11 @@ def test_it_asks_for_a_grid_or_distributions():
     for wrong in ({}, {"param_grid": {"alpha": [1]}, "param_distributions": {"alpha": [1]}}):
         with pytest.raises(ValueError, match="param_grid= .* or param_distributions="):
             pc.PopulationSearchCV(MLP, **wrong).fit(X, Y)
-    with pytest.raises(ValueError, match="'how' parameter"):
+    with pytest.raises(ValueError, match="how must be one of 'auto', 'threads', 'batched', got 'fast'"):
         pc.PopulationSearchCV(MLP, {"alpha": [1]}, how="fast").fit(X, Y)
 
 
-SEARCH = pc.PopulationSearchCV(pc.MLPClassifier((4,), max_iter=3, engine="numpy", random_state=0), {"alpha": [0.1, 1.0]}, cv=2)
+SEARCH = pc.PopulationSearchCV(pc.MLPClassifier((10,), solver="lbfgs", max_iter=50, random_state=0), {"alpha": [0.1, 1.0]}, cv=2)
 
 
 @pytest.mark.filterwarnings("ignore")
