@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import os
 import warnings
@@ -239,7 +240,7 @@ def fit_all(fits: list[Callable[[], Any]], how: str, threads: int | None = None,
     at_once = AT_ONCE if batched else threads or cores()
     with (
         bar_of_fits(progress, len(fits)) as advance,
-        one_blas_thread(not batched and at_once > 1),
+        one_blas_thread(),
         ThreadPoolExecutor(at_once) as pool,
     ):
         meeting = Meeting(len(fits), at_once, batched, advance)
@@ -256,13 +257,17 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def one_blas_thread(wanted: bool) -> Any:
-    """Where fits have a thread each, NumPy's products must not want all cores as well."""
-    if not wanted:
-        return contextlib.nullcontext()
-    from threadpoolctl import threadpool_limits
+@functools.cache
+def blas() -> Any:
+    """The libraries that NumPy's products run in; finding them takes a moment."""
+    from threadpoolctl import ThreadpoolController
 
-    return threadpool_limits(1, "blas")
+    return ThreadpoolController()
+
+
+def one_blas_thread() -> Any:
+    """Where every fit has a thread, NumPy's products must not want all cores as well."""
+    return blas().limit(limits=1, user_api="blas")
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ the others. Their states are laid on top of each other and stay on the device; a
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import threading
@@ -41,18 +42,21 @@ class Meeting:
         self.fits, self.left, self.at_once, self.batched, self.ended = fits, fits, at_once, batched, ended
         self.stopped = False
         self.lock, self.waiting = threading.Lock(), list[Request]()
+        # those of a batch that do not wait run one after the other: dozens of threads at once would only hinder each other
+        self.turn: Any = threading.Lock() if batched else contextlib.nullcontext()
 
     def member(self, fit: Callable[[], Any]) -> Any:
         """Run one of the fits in this thread."""
         LOCAL.wrap, LOCAL.fits = self.engine, self.fits
-        try:
-            return fit()
-        finally:
-            LOCAL.wrap, LOCAL.fits = None, 1
-            with self.lock:
-                self.left -= 1
-                self.serve()
-                self.ended()
+        with self.turn:
+            try:
+                return fit()
+            finally:
+                LOCAL.wrap, LOCAL.fits = None, 1
+                with self.lock:
+                    self.left -= 1
+                    self.serve()
+                    self.ended()
 
     def stop(self) -> None:
         """End all fits, as Ctrl-C would: each keeps the weights it has."""
@@ -73,7 +77,9 @@ class Meeting:
                 raise KeyboardInterrupt
             self.waiting.append(request)
             self.serve()
+        self.turn.release()
         request.done.wait()
+        self.turn.acquire()
         if isinstance(request.result, BaseException):
             raise request.result
         return request.result

@@ -103,7 +103,7 @@ class PopulationSearchCV(BaseSearchCV):
         batched = is_batched(self.how)
         self._threads = Threads(AT_ONCE if batched else effective_n_jobs(self.n_jobs or -1), batched)
         try:
-            with parallel_config(backend=self._threads), one_blas_thread(not batched):
+            with parallel_config(backend=self._threads), one_blas_thread():
                 return super().fit(X, y, **params)
         finally:
             del self._threads

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .loop import Plan, Run, describe, epoch_plan, fill, means
+from .loop import Plan, Run, describe, epoch_plan, epoch_rates, fill, means
 from .progress import SILENT
 from .step import Batch
 
@@ -56,9 +56,7 @@ def run_ahead(run: Run, data: Batch, at_once: int, bar: Any, finish: Callable[..
                 bar.advance(len(job.data.x), run.epoch + 1, describe(run, totals))
             run.epoch += 1
             finish(means(loss, totals), seconds)
-            left = i + 1 < n
-            foreseen = not left or np.array_equal(epoch_plan(run, run.epoch).rates, parts[i + 1].rates)
-            if left and (run.stopping or not foreseen):
+            if i + 1 < n and (run.stopping or not np.array_equal(epoch_rates(run, run.epoch), parts[i + 1].rates)):
                 plan = plan._replace(count=np.int32((i + 1) * steps))
                 run.state = engine.train(net, loss, kind, engine.copy(before), data, engine.put(plan))[0]
                 return

@@ -198,12 +198,16 @@ def plans(run: Run, length: int, part: int) -> Iterator[Plan]:
 
 def epoch_plan(run: Run, epoch: int) -> Plan:
     """The whole epoch (from 0) as one plan."""
+    order = epoch_order(run.job.order, len(run.job.data.x), run.model.seed, epoch)
+    return plan_of(order, run.job.batch_size, epoch_rates(run, epoch))
+
+
+def epoch_rates(run: Run, epoch: int) -> np.ndarray:
+    """The learning rate of every step of an epoch, as the losses so far tell it."""
     job = run.job
-    order = epoch_order(job.order, len(job.data.x), run.model.seed, epoch)
     t = epoch + np.arange(job.steps) / job.steps
     watched = run.history[run.history.watched] if run.history.rows else []
-    rates = rates_of(job.optimizer.learning_rate, t, job.epochs, watched).astype(run.model.dtype)
-    return plan_of(order, job.batch_size, rates)
+    return rates_of(job.optimizer.learning_rate, t, job.epochs, watched).astype(run.model.dtype)
 
 
 def plan_of(order: np.ndarray, size: int, rates: np.ndarray) -> Plan:
