@@ -21,8 +21,7 @@ docs: $(VENV)/.dev
 	$(BIN)/python docs/build.py
 
 bench: $(BENCH)/.ready
-	$(BENCH)/bin/python benchmarks/bench.py
-	$(BENCH)/bin/python benchmarks/estimators.py
+	$(BENCH)/bin/python benchmarks/bench.py --all --write-docs $(if $(wildcard benchmarks/gpu.json),--gpu-json benchmarks/gpu.json)
 
 $(VENV)/.ready: pyproject.toml
 	@echo "Setting up $(VENV): a minute or two, the first time …"
@@ -37,7 +36,7 @@ $(VENV)/.dev: $(VENV)/.ready
 
 $(BENCH)/.ready: pyproject.toml
 	test -x $(BENCH)/bin/python || $(PYTHON) -m venv $(BENCH)
-	$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check -e ".[bench]"
+	$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check -e ".[bench,plot]"
 	touch $@
 
 clean:

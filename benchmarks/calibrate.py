@@ -20,7 +20,7 @@ import numpy as np
 import pellucid as pc
 from pellucid.engines import get_engine
 from pellucid.engines.choose import choose_engine, predict_work
-from pellucid.training.loop import plan_of
+from pellucid.training.loop import Plan, plan_of
 from pellucid.training.step import Batch, State
 
 WIDTHS, BATCHES, HIDDEN = (16, 64, 256, 1024), (1, 16, 128, 1024), (1, 2, 6)
@@ -37,7 +37,7 @@ def prepare(width: int, batch: int, hidden: int, steps: int) -> tuple[Any, ...]:
     rows = batch * min(steps, 16)
     x, y = rng.standard_normal((rows, width), dtype=np.float32), rng.integers(0, 10, rows).astype(np.int32)
     order = np.concatenate([rng.permutation(rows) for _ in range(-(-steps * batch // rows))])[: steps * batch]
-    plan = plan_of(order, batch, np.full(steps, 1e-3, np.float32))
+    plan = Plan(*plan_of(order, batch), np.full(steps, 1e-3, np.float32), np.int32(steps))
     state = State(model.params, optimizer.slots(model.params), optimizer.numbers(np.float32), np.int32(0), np.uint32(0))
     return model, optimizer.kind(), state, Batch(x, y, np.ones(rows, np.float32)), plan
 

@@ -3,7 +3,7 @@
 First calls are timed in processes of their own, ours and theirs in turn; everything else in one process, in turn.
 Numbers are medians over the rounds.
 
-    python benchmarks/estimators.py            the table; writes build/estimators.json
+    python benchmarks/estimators.py            the table; writes build/estimators.json (or --json FILE)
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from report import estimator_table, show_tables
 
 ROUNDS = 7
 BUILD = Path(__file__).resolve().parent.parent / "build"
@@ -31,6 +32,7 @@ LIMITS = {
     "predict_proba, 1 row": 1.0,
     "predict_proba, 10,000 rows": 1.0,
 }
+MEMORY = {"numpy": 0.3, "jax": 1.2}  # GB
 
 
 def model(ours: bool, **options: Any) -> Any:
@@ -103,6 +105,16 @@ def ratios() -> dict[str, tuple[float, float]]:
     return {name: tuple(map(statistics.median, zip(*values, strict=True))) for name, values in pairs.items()}  # type: ignore[misc]
 
 
+def measure() -> dict[str, Any]:
+    """Every row of the table."""
+    rows: dict[str, Any] = {}
+    for name, (ours, theirs) in ratios().items():
+        rows[name] = {"ours": ours, "theirs": theirs, "ratio": ours / theirs, "wanted": LIMITS[name]}
+    for engine, most in MEMORY.items():
+        rows[f"a fit on 1 GB of float32 adds, engine={engine!r}"] = {"added GB": in_fresh_process("memory", engine), "wanted": most}
+    return rows
+
+
 def main() -> None:
     warnings.simplefilter("ignore")
     match sys.argv[1:]:
@@ -112,17 +124,14 @@ def main() -> None:
         case ["memory", engine]:
             print(added_memory(engine))
             return
-    result: dict[str, Any] = {}
-    print(f"{'':<44}{'ours':>12}{'scikit-learn':>15}{'ratio':>8}{'wanted':>8}")
-    for name, (ours, theirs) in ratios().items():
-        result[name] = {"ours": ours, "theirs": theirs, "ratio": ours / theirs, "wanted": LIMITS[name]}
-        print(f"{name:<44}{1e3 * ours:>10.3f}ms{1e3 * theirs:>13.3f}ms{ours / theirs:>8.2f}{LIMITS[name]:>8.2f}")
-    for engine, most in (("numpy", 0.3), ("jax", 1.2)):
-        added = in_fresh_process("memory", engine)
-        result[f"memory, {engine}"] = {"added GB": added, "wanted": most}
-        print(f"fit on 1 GB of float32 adds, engine={engine!r}: {added:.2f} GB (wanted: at most {most})")
-    BUILD.mkdir(exist_ok=True)
-    (BUILD / "estimators.json").write_text(json.dumps(result, indent=1) + "\n")
+        case ["--json", file]:
+            target = Path(file)
+        case _:
+            target = BUILD / "estimators.json"
+    rows = measure()
+    target.parent.mkdir(exist_ok=True)
+    target.write_text(json.dumps(rows, indent=1) + "\n")
+    show_tables([estimator_table(rows)], [f"numbers: {target}"])
 
 
 if __name__ == "__main__":

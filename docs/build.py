@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -36,6 +37,8 @@ def main() -> None:
     OUT.mkdir(parents=True, exist_ok=True)
     for page in pages:
         (OUT / f"{page.stem}.html").write_text(render(page, pages, printed[page]), encoding="utf-8")
+    for picture in (ROOT / "docs").glob("*.png"):
+        shutil.copy(picture, OUT)
     light, dark = HtmlFormatter(style="friendly"), HtmlFormatter(style="github-dark")
     colours = [light.get_style_defs(".code"), "@media (prefers-color-scheme: dark) {", dark.get_style_defs(".code"), "}"]
     style = (ROOT / "docs" / "style.css").read_text(encoding="utf-8")

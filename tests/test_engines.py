@@ -85,19 +85,66 @@ def test_nothing_is_compiled_again():
     assert fit(pc.SGD(pc.OneCycle(0.3), momentum=0.1), epochs=2, validation=0.2) == 0
 
 
-def test_parameters_are_donated_and_the_program_is_one_loop():
+def test_a_chunk_is_one_loop_and_leaves_the_state_before_it_alone():
     jax_engine = get_engine("jax")
     model = pc.Network(pc.Linear(4), (6,), "softmax_cross_entropy")
-    from pellucid.training.loop import plan_of
+    from pellucid.training.loop import Plan, plan_of
     from pellucid.training.step import State
 
     X, y = data()
     batch = model.as_batch(X, y)
     state = State(model.params, pc.SGD(0.1).slots(model.params), pc.SGD(0.1).numbers(np.float32), np.int32(0), np.uint32(0))
-    plan = plan_of(np.arange(101), 16, np.full(7, 0.1, np.float32))
-    text = jax_engine.train.lower(model.net, model.loss, pc.SGD(0.1).kind(), state, batch, plan).as_text()
-    assert text.count("stablehlo.while") == 1
-    assert "tf.aliasing_output" in text or "jax.buffer_donor" in text
+    state = jax_engine.put(state)
+    plan = Plan(*plan_of(np.arange(101), 16), np.full(7, 0.1, np.float32), np.int32(7))
+    args = model.net, model.loss, pc.SGD(0.1).kind(), state, batch, plan
+    assert jax_engine.train.lower(*args).as_text().count("stablehlo.while") == 1
+    new, _, _ = jax_engine.train(*args)
+    assert not np.array_equal(new.params["W"], state.params["W"])
+    np.testing.assert_array_equal(state.params["W"], model.params["W"])
+
+
+@pytest.mark.parametrize("engine", ["numpy", "jax"])
+def test_short_epochs_run_together_are_the_epochs_run_one_by_one(engine):
+    rate = pc.OneCycle(0.3)
+    alone, together = (run(engine, "float64", 7, pc.SGD(rate, momentum=0.5), callbacks=c) for c in ([lambda run: None], []))
+    assert alone.history["loss"] == together.history["loss"]
+    assert together.history["epoch"] == [1, 2, 3, 4, 5, 6, 7]
+    for name, value in alone.parameters.items():
+        np.testing.assert_array_equal(value, together.parameters[name])
+
+
+@pytest.mark.parametrize("engine", ["numpy", "jax"])
+def test_a_failure_in_a_later_epoch_names_it_and_keeps_the_epochs_before(engine):
+    X = np.linspace(-1, 1, 40, dtype=np.float32)[:, None]
+
+    def fit(epochs, **options):
+        model = pc.Network(pc.Linear(1), (1,), "squared_error", seed=3)
+        with pytest.raises(pc.NonFiniteError) as caught:
+            model.fit(X, 3 * X, epochs=epochs, batch_size=8, optimizer=pc.SGD(30.0), engine=engine, progress=False, **options)
+        return caught.value, model
+
+    alone, before = fit(500, callbacks=[lambda run: None])
+    error, model = fit(500)
+    assert alone.epoch > 2
+    assert (error.epoch, error.batch, error.what) == (alone.epoch, alone.batch, alone.what)
+    assert model.history["loss"] == before.history["loss"]
+    assert len(model.history) == error.epoch - 1
+    for name, value in before.parameters.items():  # the chunk is replayed under NumPy
+        np.testing.assert_allclose(value, model.parameters[name], rtol=1e-5)
+
+
+def test_a_schedule_that_watches_the_loss_sees_every_epoch():
+    class Halve(pc.Schedule):
+        def rates(self, t, total, losses):
+            return np.full_like(t, 0.1 * 0.5 ** len(losses))
+
+    assert not pc.WarmUp(pc.Cosine(0.1)).watches_losses
+    assert pc.WarmUp(pc.ReduceOnPlateau(0.1)).watches_losses
+    X = np.ones((4, 1), np.float32)
+    model = pc.Network(pc.Linear(1, bias=False), (1,), "squared_error")
+    w = float(model.params["W"][0, 0])
+    model.fit(X, 0 * X, epochs=3, batch_size=4, optimizer=pc.SGD(Halve()), engine="numpy", progress=False)
+    assert float(model.params["W"][0, 0]) == pytest.approx(w * (1 - 0.2) * (1 - 0.1) * (1 - 0.05), rel=1e-5)
 
 
 def test_callbacks_at_every_batch_do_not_change_the_run():

@@ -9,7 +9,6 @@ import pytest
 import pellucid as pc
 from pellucid.engines import jax as engine
 from pellucid.population import fit_all
-from pellucid.training import ahead
 
 NET = pc.Linear(6) >> pc.Tanh() >> pc.Linear(3)
 RNG = np.random.default_rng(0)
@@ -68,7 +67,7 @@ def test_validation_early_stopping_and_weights_take_the_same_path(how):
 
 
 @HOW
-def test_dropout_batch_statistics_and_carried_state_work_in_a_population(how):
+def test_dropout_and_batch_statistics_take_the_same_path(how):
     net = pc.Linear(8) >> pc.BatchNorm() >> pc.ReLU() >> pc.Dropout(0.3) >> pc.Linear(3)
     population = pc.Population(net, (4,), "softmax_cross_entropy", seed=range(3), dtype="float64")
     population.fit(X, Y, how=how, engine="jax", epochs=3)
@@ -86,7 +85,9 @@ def test_float32_stays_close(how):
 
 def test_another_population_of_the_same_shapes_compiles_nothing():
     def fit(rate):
-        pc.Population(NET, (4,), "softmax_cross_entropy", seed=range(3), learning_rate=rate).fit(X, Y, epochs=4, engine="jax", how="threads")
+        pc.Population(NET, (4,), "softmax_cross_entropy", seed=range(3), learning_rate=rate).fit(
+            X, Y, epochs=4, engine="jax", how="threads"
+        )
 
     fit(0.01)
     before = engine.train._cache_size()
@@ -98,7 +99,7 @@ def test_another_population_of_the_same_shapes_compiles_nothing():
 def test_a_member_that_fails_does_not_disturb_the_others(how):
     net = pc.Linear(6) >> pc.ReLU() >> pc.Linear(3)
     population = pc.Population(net, (4,), "softmax_cross_entropy", optimizer="sgd", learning_rate=[0.1, 1e30, 0.2], dtype="float64")
-    with pytest.warns(UserWarning, match=r"1 of 3 members failed, see errors. The first is member 1 \(seed=0, learning_rate=1e\+30\): Epoch"):
+    with pytest.warns(UserWarning, match=r"1 of 3 members failed.* member 1 \(seed=0, learning_rate=1e\+30\): Epoch"):
         population.fit(X, Y, epochs=20, engine="jax", how=how)
     assert isinstance(population.errors[1], pc.NonFiniteError)
     assert population.errors[0] is population.errors[2] is None
@@ -126,19 +127,19 @@ def test_predictions_have_the_members_in_front_and_the_best_is_found():
 
 def test_what_is_wrong_is_said():
     make = lambda **options: pc.Population(NET, (4,), **options)  # noqa: E731
-    with pytest.raises(TypeError, match="no option 'learning_rat'. Did you mean 'learning_rate'"):
+    with pytest.raises(TypeError, match=r"no option 'learning_rat'. Did you mean 'learning_rate'"):
         make(learning_rat=[0.1, 0.2])
     with pytest.raises(TypeError, match="Population with Adam has no option 'momentum'"):
         make(momentum=[0.1, 0.2])
     with pytest.raises(ValueError, match="one entry for every member, but their lengths are: seed 2, learning_rate 3"):
         make(seed=[0, 1], learning_rate=[0.1, 0.2, 0.3])
-    with pytest.raises(TypeError, match="one architecture, got 2.*PopulationSearchCV"):
+    with pytest.raises(TypeError, match=r"one architecture, got 2.*PopulationSearchCV"):
         pc.Population([NET, pc.Linear(3)], (4,))
-    with pytest.raises(TypeError, match="no option 'epoch'. Did you mean 'epochs'"):
+    with pytest.raises(TypeError, match=r"no option 'epoch'. Did you mean 'epochs'"):
         make().fit(X, Y, epoch=3)
     with pytest.raises(TypeError, match="no option 'checkpoint'"):
         make().fit(X, Y, checkpoint="here")
-    with pytest.raises(ValueError, match="how must be one of 'auto', 'threads', 'batched', got 'batch'. Did you mean 'batched'"):
+    with pytest.raises(ValueError, match=r"how must be one of 'auto', 'threads', 'batched', got 'batch'. Did you mean 'batched'"):
         make().fit(X, Y, how="batch")
 
 
@@ -208,7 +209,6 @@ def test_a_fit_that_fails_while_running_ahead_tells_the_same_place():
 
 
 def test_how_far_ahead_follows_from_shapes_alone():
-    assert ahead.EPOCHS >= 20
     before = None
     for epochs in (1, 3, 40):
         model = pc.Network(pc.Linear(5) >> pc.Tanh() >> pc.Linear(3), (4,), "softmax_cross_entropy")

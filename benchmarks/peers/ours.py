@@ -2,40 +2,39 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable
+from typing import Any
 
-from work import LEARNING_RATE, Work, data_of
+import numpy as np
+from work import LEARNING_RATE, Work
 
 import pellucid as pc
-from peers.serve import only_mlp, serve
+from peers.serve import Trainer, only, serve
+from pellucid.engines import has_gpu
 from pellucid.engines.choose import choose_engine
-
-picked: list[str] = []
-
-
-def mlp(work: Work) -> pc.Layer:
-    _, *hidden, classes = work.sizes
-    layers = [layer for units in hidden for layer in (pc.Linear(units), pc.ReLU())]
-    return pc.Chain(*layers, pc.Linear(classes))
+from pellucid.training.step import Batch
 
 
-def prepare(work: Work, engine: str) -> Callable[[int], float]:
-    only_mlp(work)
-    X, y = data_of(work)
-    model = pc.Network(mlp(work), (work.sizes[0],), "softmax_cross_entropy")
+def network(work: Work) -> pc.Layer:
+    if work.kind == "conv":
+        layers = [layer for units in work.hidden for layer in (pc.Conv2d(units), pc.ReLU(), pc.AvgPool2d())]
+        return pc.Chain(*layers, pc.Flatten(), pc.Linear(work.classes))
+    if work.kind == "rnn":
+        return pc.Chain(*map(pc.RNN, work.hidden), pc.Linear(work.classes))
+    layers = [layer for units in work.hidden for layer in (pc.Linear(units), pc.ReLU())]
+    return pc.Chain(*layers, pc.Linear(work.classes))
+
+
+def prepare(work: Work, X: Any, y: Any, engine: str) -> Trainer:
+    only(not work.gpu or engine != "numpy", "the numpy engine has no GPU")
+    only(not work.gpu or has_gpu(), "jax has no GPU here")
+    model, note = pc.Network(network(work), work.shape, "softmax_cross_entropy"), ""
     if engine == "auto":
-        engine, _ = choose_engine(model.net, model.params, work.batch, work.steps)
-        picked.append(engine)
-
-    def train(epochs: int) -> float:
-        history = model.fit(
-            X, y, epochs=epochs, batch_size=work.batch, optimizer=pc.SGD(LEARNING_RATE), engine=engine, progress=False
-        )  # fmt: skip
-        seconds = [row["seconds"] for row in history.rows]
-        return statistics.median(seconds[1:] or seconds) / work.steps_per_epoch
-
-    return train
+        row = Batch(X[:1], y[:1], np.ones(1, np.float32))
+        engine, _ = choose_engine(model.net, model.params, work.batch, work.steps, row)
+        note = engine
+    options = {"batch_size": work.batch, "optimizer": pc.SGD(LEARNING_RATE), "engine": engine, "progress": False}
+    return Trainer(lambda epochs: sum(model.fit(X, y, epochs=epochs, **options)["seconds"]) / epochs, note)
 
 
-serve(prepare, lambda: "".join(picked))
+if __name__ == "__main__":
+    serve(prepare)

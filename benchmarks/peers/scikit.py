@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-import time
 import warnings
-from collections.abc import Callable
+from typing import Any
 
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier
-from work import LEARNING_RATE, Work, data_of
+from work import LEARNING_RATE, Work
 
-from peers.serve import only_mlp, serve
+from peers.serve import Trainer, only, serve, timed
 
 warnings.simplefilter("ignore", ConvergenceWarning)  # the number of epochs is the point here
 
 
-def prepare(work: Work) -> Callable[[int], float]:
-    only_mlp(work)
-    X, y = data_of(work)
+def prepare(work: Work, X: Any, y: Any) -> Trainer:
+    only(work.kind == "mlp", "scikit-learn has dense networks only")
+    only(not work.gpu, "scikit-learn has no GPU")
 
     def train(epochs: int) -> float:
         model = MLPClassifier(
-            work.sizes[1:-1], solver="sgd", momentum=0.0, nesterovs_momentum=False, alpha=0.0, batch_size=work.batch,
-            learning_rate_init=LEARNING_RATE, max_iter=epochs, shuffle=True, tol=0.0, n_iter_no_change=epochs + 1,
+            work.hidden, solver="sgd", momentum=0.0, nesterovs_momentum=False, alpha=0.0, batch_size=work.batch,
+            learning_rate_init=LEARNING_RATE, max_iter=epochs, shuffle=True, tol=0.0, n_iter_no_change=epochs + 1, random_state=0,
         )  # fmt: skip
-        began = time.perf_counter()
-        model.fit(X, y)
-        return (time.perf_counter() - began) / model.n_iter_ / work.steps_per_epoch
+        return timed(lambda: model.fit(X, y))(1) / model.n_iter_
 
-    return train
+    return Trainer(train)
 
 
-serve(prepare)
+if __name__ == "__main__":
+    serve(prepare)

@@ -28,6 +28,7 @@ from .tree import flatten, map_leaves, unflatten
 __all__ = ["Network"]
 
 ORDERS = ("shuffled", "given", "drawn")
+PRECISIONS = (None, "float32", "tensorfloat32", "bfloat16")
 
 
 class Network:
@@ -118,6 +119,7 @@ class Network:
         order: Literal["shuffled", "given", "drawn"] = "shuffled",
         checkpoint: str | os.PathLike[str] | None = None,
         resume: bool = False,
+        precision: Literal["float32", "tensorfloat32", "bfloat16"] | None = None,
         progress: bool = True,
     ) -> History:
         """Learn from rows X and targets y, starting from the present weights.
@@ -153,6 +155,10 @@ class Network:
         checkpoint, resume : path and bool
             Write everything needed to go on after each epoch; with `resume`, go on from there. k epochs, then
             resumed to N, give bit for bit the weights of N epochs.
+        precision : "float32", "tensorfloat32" or "bfloat16", optional
+            Of matrix products in the JAX engine. By default as the device likes: full on CPU, TF32 on an NVIDIA GPU. With
+            "bfloat16", Linear, convolution, recurrent and attention layers compute in 16 bits; weights, updates, loss and all
+            other layers stay in float32.
         progress : bool
             Show a progress bar where there is a terminal.
 
@@ -169,6 +175,11 @@ class Network:
             raise ValueError(f"order must be one of {', '.join(map(repr, ORDERS))}, got {order!r}.{did_you_mean(order, ORDERS)}")
         if engine not in ("auto", "numpy", "jax"):
             get_engine(engine)
+        if precision not in PRECISIONS:
+            close = did_you_mean(precision, PRECISIONS[1:])
+            raise ValueError(f"precision must be one of {', '.join(map(repr, PRECISIONS))}, got {precision!r}.{close}")
+        if precision and (engine == "numpy" or self.dtype != np.float32):
+            raise ValueError(f"precision={precision!r} needs engine='jax' and a float32 network, got {engine!r} and {self.dtype}.")
         if resume and checkpoint is None:
             raise ValueError("resume=True needs checkpoint=: the file to go on from.")
         if checkpoint is not None and isinstance(optimizer, LBFGS):
@@ -183,7 +194,7 @@ class Network:
         check_streams(self.net, rows, origin, size, order)
         job = Job(
             data, origin, held, optimizer, epochs, size, order, engine, as_callbacks(callbacks), dict(metrics or {}),
-            as_stopping(early_stopping), Path(checkpoint) if checkpoint is not None else None, resume, progress,
+            as_stopping(early_stopping), Path(checkpoint) if checkpoint is not None else None, resume, progress, precision,
         )  # fmt: skip
         return train(self, job)
 

@@ -31,6 +31,11 @@ class Schedule(Settings):
         """Whether the rates depend on how many epochs the whole fit has."""
         return False
 
+    @property
+    def watches_losses(self) -> bool:
+        """Whether the rates depend on `losses`: if not, several short epochs may be run at once."""
+        return True
+
 
 class Decay(Schedule):
     """A schedule that begins at `rate`."""
@@ -39,6 +44,10 @@ class Decay(Schedule):
 
     def check(self):
         self.require(self.rate > 0, "rate", "positive")
+
+    @property
+    def watches_losses(self):
+        return False
 
 
 class InverseTime(Decay):
@@ -118,6 +127,10 @@ class WarmUp(Schedule):
     def spans_fit(self):
         return isinstance(self.then, Schedule) and self.then.spans_fit
 
+    @property
+    def watches_losses(self):
+        return isinstance(self.then, Schedule) and self.then.watches_losses
+
 
 class OneCycle(Schedule):
     """Up to `peak` by a half cosine during the first part `rise` of the fit, then down to almost nothing (Smith, 2018)."""
@@ -140,6 +153,10 @@ class OneCycle(Schedule):
     @property
     def spans_fit(self):
         return True
+
+    @property
+    def watches_losses(self):
+        return False
 
 
 class ReduceOnPlateau(Decay):
@@ -165,6 +182,10 @@ class ReduceOnPlateau(Decay):
             if wait >= self.patience:
                 reductions, wait = reductions + 1, 0
         return np.full_like(t, max(self.rate * self.factor**reductions, self.floor))
+
+    @property
+    def watches_losses(self):
+        return True
 
 
 def rates_of(rate: Any, t: np.ndarray, total: float, losses: list[float]) -> np.ndarray:

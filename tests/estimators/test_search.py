@@ -117,7 +117,7 @@ def test_any_other_estimator_works_too():
 
 def test_it_asks_for_a_grid_or_distributions():
     for wrong in ({}, {"param_grid": {"alpha": [1]}, "param_distributions": {"alpha": [1]}}):
-        with pytest.raises(ValueError, match="param_grid= .* or param_distributions="):
+        with pytest.raises(ValueError, match=r"param_grid= .* or param_distributions="):
             pc.PopulationSearchCV(MLP, **wrong).fit(X, Y)
     with pytest.raises(ValueError, match="how must be one of 'auto', 'threads', 'batched', got 'fast'"):
         pc.PopulationSearchCV(MLP, {"alpha": [1]}, how="fast").fit(X, Y)

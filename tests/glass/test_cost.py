@@ -29,8 +29,7 @@ if with_glass:
     model.trace(X, y), model.explain(X[:2], y[:2], check=False), model.diagnose(X, y)
     model.fit(X, y, epochs=2, engine="jax", progress=False, callbacks=[pc.Doctor(report=False), pc.FlightRecorder()])
     model.fit(X, y, epochs=2, engine="numpy", progress=False, callbacks=[pc.Doctor(report=False), pc.FlightRecorder()])
-else:
-    make().fit(X, y, epochs=2, engine="numpy", progress=False)
+make().fit(X, y, epochs=2, engine="numpy", progress=False)  # what is done once per process is done now
 jax_engine, calls = get_engine("jax"), []
 compiled = jax_engine.train
 jax_engine.train = lambda *args: (calls.append(args), compiled(*args))[1]

@@ -23,7 +23,7 @@ NUMPY = {"step": 50e-6, "layer": 9.5e-6, "row": 0.15e-6, "output": 2.2e-9, "prod
 JAX = {"step": 1e-6, "layer": 0.25e-6, "row": 0.1e-6, "output": 1.5e-9, "product": 1 / 150e9, "weight": 0.35e-9}
 NUMPY |= {"convolution": 5 / 180e9, "scan": 4 / 180e9}
 JAX |= {"convolution": 1.5 / 100e9, "scan": 2 / 100e9}
-GPU = {"step": 15e-6, "layer": 5e-6, "row": 0.0, "output": 2e-11, "product": 1 / 40e12, "weight": 1e-10}  # one H200
+GPU = {"step": 4e-6, "layer": 4.5e-6, "row": 0.0, "output": 2e-11, "product": 1 / 250e12, "weight": 5e-12}  # one H200
 GPU |= {"convolution": 3 / 40e12, "scan": 10 / 40e12}
 NUMPY_READ = 1.1e-9  # per weight: with small batches the products wait for memory, not for arithmetic
 COMPILE, COMPILE_PER_LAYER, IMPORT_JAX, START_GPU = 0.45, 0.015, 0.5, 1.0
@@ -40,8 +40,8 @@ class Work(NamedTuple):
 
     @property
     def chunk(self) -> int:
-        """Steps in a chunk: decided by shapes alone, never by a clock."""
-        return max(1, int(TARGET / self.jax))
+        """Steps in a chunk: decided by shapes alone, never by a clock. Each chunk keeps a copy of the state, so a few at least."""
+        return max(8, int(TARGET / self.jax))
 
 
 def predict_work(net: Layer, params: Any, batch: int, row: Batch | None = None) -> Work:

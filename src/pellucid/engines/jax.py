@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -13,11 +15,16 @@ from jax import lax
 from ..layers.base import Layer
 from ..training.step import Batch, all_finite, evaluation_step, gradients, training_step
 from . import jax_conv
+from .jax_conv import on_cpu
 from .ops import Ops
 
 __all__ = ["JaxOps"]
 
 name = "jax"
+
+
+# On a GPU: training steps in a loop of fixed length, in one turn of it, how many there are when they are short; steps of a scan in one turn
+BLOCK, UNROLL, MANY, SCAN = 32, 4, 256, 32
 
 
 class JaxOps(Ops):
@@ -26,16 +33,19 @@ class JaxOps(Ops):
     xp = jnp
 
     def forward(self, layer, p, x, key):
+        p, x = halved(layer, p, x)
         if type(layer).backward is not Layer.backward:
             return super().forward(layer, p, x, key)
         run = super().forward  # a user's layer without backward: JAX derives it
         return jax.vjp(lambda p, x: run(layer, p, x, key)[0], p, x)
 
     def backward(self, layer, p, cache, dy, key, wrt_input=True):
-        if type(layer).backward is not Layer.backward:
-            return super().backward(layer, p, cache, dy, key, wrt_input)
-        grads, dx = cache(dy)
-        return dx, grads
+        if type(layer).backward is Layer.backward:
+            grads, dx = cache(dy)
+            return dx, grads
+        low, dy = halved(layer, p, dy)
+        dx, grads = super().backward(layer, low, cache, dy, key, wrt_input)
+        return dx, grads if low is p else {name: g.astype(p[name].dtype) for name, g in grads.items()}
 
     def erf(self, x):
         return jax.scipy.special.erf(x)
@@ -44,7 +54,7 @@ class JaxOps(Ops):
         return jnp.take(x, rows, axis=0, mode="clip")
 
     def loop(self, function, carry, xs, reverse):
-        return lax.scan(function, carry, xs, reverse=reverse)
+        return lax.scan(function, carry, xs, reverse=reverse, unroll=1 if on_cpu() else SCAN)
 
     def add_rows(self, values, rows, count):
         return jnp.zeros((count, *values.shape[1:]), values.dtype).at[rows].add(values)
@@ -55,9 +65,20 @@ class JaxOps(Ops):
     overlap_add = staticmethod(jax_conv.overlap_add)
 
 
-def precision(dtype: Any) -> Any:
-    """A context in which arrays of `dtype` keep their precision."""
-    return jax.enable_x64(np.dtype(dtype) == np.float64)
+@contextlib.contextmanager
+def precision(dtype: Any, products: str | None = None) -> Iterator[None]:
+    """A context in which arrays of `dtype` keep their precision; `products` is that of matrix products (None: as the device likes)."""
+    with jax.enable_x64(np.dtype(dtype) == np.float64), jax.default_matmul_precision(products):
+        yield
+
+
+def halved(layer: Layer, p: Any, x: Any) -> tuple[Any, Any]:
+    """Parameters and input (or flow) as the layer computes: where bfloat16 is asked for, in it or in full precision."""
+    if layer.children or jax.config.jax_default_matmul_precision != "bfloat16":
+        return p, x
+    if layer.half:
+        return jax.tree.map(lambda a: a.astype(jnp.bfloat16), (p, x))
+    return p, x.astype(jnp.result_type(*p.values())) if p else x
 
 
 def put(tree: Any) -> Any:
@@ -67,13 +88,7 @@ def put(tree: Any) -> Any:
 
 def get(tree: Any) -> Any:
     """Copy data back to the host."""
-    return jax.tree.map(np.array, tree)
-
-
-@jax.jit
-def copy(tree: Any) -> Any:
-    """A copy on the device, to be donated."""
-    return jax.tree.map(jnp.copy, tree)
+    return jax.tree.map(np.array, jax.device_get(tree))
 
 
 def batch_of(data: Batch, plan: Any, i: Any) -> Batch:
@@ -84,7 +99,7 @@ def batch_of(data: Batch, plan: Any, i: Any) -> Batch:
     return batch._replace(weight=jnp.where(there, batch.weight, 0))
 
 
-@functools.partial(jax.jit, static_argnames=("net", "loss", "optimizer"), donate_argnames=("state",))
+@functools.partial(jax.jit, static_argnames=("net", "loss", "optimizer"))
 def train(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: Any) -> tuple[Any, Any, Any]:
     """Run the plan's training steps; returns the new state, one row of sums per step, and whether all is finite.
 
@@ -97,7 +112,7 @@ def train(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: An
         return state, lax.dynamic_update_index_in_dim(sums, jnp.stack(row), i, 0)
 
     sums = jnp.zeros((plan.rows.shape[0], 2 + len(loss.scores)), dtype=data.weight.dtype)
-    state, sums = lax.fori_loop(0, plan.count, step, (state, sums))
+    state, sums = repeat(plan.count, len(plan.rows), step, (state, sums))
     return state, sums, all_finite(jnp, sums, state.params)
 
 
@@ -110,7 +125,23 @@ def evaluate(net: Any, loss: Any, params: Any, data: Batch, plan: Any) -> Any:
         return lax.dynamic_update_index_in_dim(sums, jnp.stack(row), i, 0)
 
     sums = jnp.zeros((plan.rows.shape[0], 2 + len(loss.scores)), dtype=data.weight.dtype)
-    return lax.fori_loop(0, plan.count, step, sums)
+    return repeat(plan.count, len(plan.rows), step, sums)
+
+
+def repeat(count: Any, most: int, step: Any, carry: Any) -> Any:
+    """``carry = step(i, carry)`` for each i below `count`, which is data and `most` at most.
+
+    After each turn of such a loop a GPU waits for the host (13 µs on an H200), so there it goes on in blocks of fixed length.
+    """
+    done = 0
+    if not on_cpu():
+        unroll = UNROLL if most >= MANY else 1
+
+        def block(j: Any, carry: Any) -> Any:
+            return lax.fori_loop(0, BLOCK, lambda i, carry: step(j * BLOCK + i, carry), carry, unroll=unroll)
+
+        carry, done = lax.fori_loop(0, count // BLOCK, block, carry), count // BLOCK * BLOCK
+    return lax.fori_loop(done, count, step, carry)
 
 
 @functools.partial(jax.jit, static_argnames=("net",))

@@ -123,8 +123,9 @@ class Together(Watched):
     def put(self, tree: Any) -> Any:
         return Rows(*tree) if isinstance(tree, Batch) else tree  # stays on the host until all are there
 
-    def copy(self, tree: Any) -> Any:
-        return tree  # nothing is donated
+    def precision(self, *wanted: Any) -> Any:
+        self.wanted = wanted
+        return self.engine.precision(*wanted)
 
     def get(self, tree: Any) -> Any:
         if isinstance(tree, State):
@@ -135,7 +136,7 @@ class Together(Watched):
         return self.engine.evaluate(net, loss, self.get(params), data, plan)
 
     def train(self, net: Any, loss: Any, optimizer: Any, state: State, data: Rows, plan: Any) -> tuple[Any, Any, Any]:
-        state, sums, finite = self.meeting.wait(Request((net, loss, optimizer), state, data, plan))
+        state, sums, finite = self.meeting.wait(Request((net, loss, optimizer), state, data, plan, self.wanted))
         return self.get(state) if carries_state(net) else state, sums, finite
 
 
@@ -157,10 +158,11 @@ class Rows(Batch):
 class Request:
     """A chunk that a fit wants to train."""
 
-    def __init__(self, static: tuple[Any, ...], state: State, data: Rows, plan: Any) -> None:
+    def __init__(self, static: tuple[Any, ...], state: State, data: Rows, plan: Any, precision: Any) -> None:
+        self.precision = precision
         self.static, self.state, self.data, self.plan = static, state, data, plan
         self.pile = state.params.pile if isinstance(state.params, Part) else None
-        self.kind = (static, data.shapes, plan.rows.shape, id(self.pile))  # what must be equal in one program
+        self.kind = (static, precision, data.shapes, plan.rows.shape, id(self.pile))  # what must be equal in one program
         self.done = threading.Event()
         self.result: Any = None
 
@@ -217,21 +219,27 @@ def train(group: list[Request]) -> None:
     from . import jax as engine
 
     first = group[0]
-    with engine.precision(first.data.weight.dtype):
+    with engine.precision(*first.precision):
         pile = first.pile or Pile.of(group)
         size, places = len(pile.starts), [request.state.params.index for request in group] if first.pile else range(len(group))
-        plan: list[Any] = [np.zeros((size, *np.shape(a)), np.asarray(a).dtype) for a in first.plan]
+        counts = {int(request.plan.count) for request in group}
+        cut = slice(1 << (max(counts) - 1).bit_length())  # plans are filled up for a single fit's chunk: most of that is left out
+        plan: list[Any] = [np.zeros((size, *a.shape), a.dtype) for a in cut_to(first.plan, cut)]
         for i, request in zip(places, group, strict=True):  # who has left the pile gets no rows, and nobody looks at the outcome
-            for whole, part in zip(plan, request.plan, strict=True):
+            for whole, part in zip(plan, cut_to(request.plan, cut), strict=True):
                 whole[i] = part
         plan[0] += pile.starts[:, None, None]
-        counts = {int(request.plan.count) for request in group}
         plan[3] = plan[3] if len(counts) > 1 else np.int32(counts.pop())
         state, sums, finite = program()(*first.static, pile.state, pile.data, type(first.plan)(*plan))
         sums, finite = np.asarray(sums), np.asarray(finite)
     trained = Pile(state, pile.data, pile.starts)
     for i, request in zip(places, group, strict=True):
         request.result = Part.all_of(trained, i, request.state), sums[i], finite[i]
+
+
+def cut_to(plan: Any, cut: slice) -> list[np.ndarray]:
+    """A plan's arrays, of fewer steps; its count as it is."""
+    return [*(np.asarray(a)[cut] for a in plan[:3]), np.asarray(plan.count)]
 
 
 @functools.cache

@@ -53,6 +53,8 @@ class Layer(Settings):
 
     #: what multiplies its weights, for the prediction of its cost: "product", "convolution" or "scan"
     work: ClassVar[str] = "product"
+    #: whether it may compute in bfloat16 where `fit` is asked for that
+    half: ClassVar[bool] = False
 
     def build(self, rng: np.random.Generator, shape: Shape) -> tuple[Params, Shape]:
         return {}, shape

@@ -28,6 +28,7 @@ class Convolution(Sliding):
 
     window: ClassVar[str] = "kernel"
     work: ClassVar[str] = "convolution"
+    half: ClassVar[bool] = True
 
     def check(self):
         super().check()

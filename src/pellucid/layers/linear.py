@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 
 from ..initializers import Glorot, Initializer
@@ -42,6 +44,8 @@ class Linear(Layer):
     bias: bool = True
     mask: Fixed | None = None
     init: Initializer = Glorot()
+
+    half: ClassVar[bool] = True
 
     def check(self):
         self.require(self.units >= 1, "units", "at least 1")

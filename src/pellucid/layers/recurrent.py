@@ -64,6 +64,7 @@ class Recurrent(Layer):
     recurrent_init: Initializer = Orthogonal()
 
     work: ClassVar[str] = "scan"
+    half: ClassVar[bool] = True
     blocks: ClassVar[int] = 1  # W_xh is (n, blocks · units)
     state: ClassVar[tuple[str, ...]] = ("h",)
     gates: ClassVar[tuple[str, ...]] = ()  # names of the inner values that `cell` returns

@@ -73,11 +73,12 @@ class FiniteWatch(NumpyOps):
 
 
 def explain_nonfinite(
-    net: Any, loss: Any, optimizer: Any, state: State, data: Any, plan: Any, epoch: int, batch: int, origin: np.ndarray
+    net: Any, loss: Any, optimizer: Any, state: State, data: Any, plan: Any, first: int, per_epoch: int, origin: np.ndarray
 ) -> tuple[State, NonFiniteError]:
     """Replay a chunk step by step until something is not finite; all randomness is (seed, step), so this is the run.
 
-    Returns the state before the bad step, and the error to raise.
+    `first` is the number of the chunk's first step, from 0. Returns the state before the bad step, and the error to
+    raise, whose `steps` are those before it and itself.
     """
     steps: list[dict[str, float]] = []
     with np.errstate(all="ignore"):
@@ -99,8 +100,14 @@ def explain_nonfinite(
             size = sum(float((v.astype(np.float64) ** 2).sum()) for _, v in leaves(g.params)) ** 0.5
             steps.append({"step": int(state.step), "loss": float(g.loss), "gradient": size, "rate": float(plan.rates[i])})
             if what:
-                error = NonFiniteError(epoch, batch + i + 1, layer, what, [int(r) for r in origin[rows[bad]]])
-                error.moment, error.steps = (net, loss, optimizer, state, part, plan.rates[i]), tuple(steps[-20:])
+                error = NonFiniteError(*place(first + i, per_epoch), layer, what, [int(r) for r in origin[rows[bad]]])
+                error.moment, error.steps = (net, loss, optimizer, state, part, plan.rates[i]), tuple(steps)
                 return state, error
             state = new
-    return state, NonFiniteError(epoch, batch + int(plan.count), "", "the loss", [])
+    return state, NonFiniteError(*place(first + int(plan.count) - 1, per_epoch), "", "the loss", [])
+
+
+def place(step: int, per_epoch: int) -> tuple[int, int]:
+    """Epoch and batch of a step, from 1."""
+    epoch, batch = divmod(step, per_epoch)
+    return epoch + 1, batch + 1

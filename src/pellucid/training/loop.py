@@ -49,6 +49,7 @@ class Job:
     checkpoint: Path | None
     resume: bool
     progress: bool
+    precision: str | None = None  # of matrix products
     memory: tuple[Any, int] | None = None  # the optimizer's slots and step count, to go on where another fit ended
 
     @property
@@ -103,7 +104,7 @@ def train(model: Any, job: Job) -> History:
     """Train `model` as `job` says; its weights are the last good ones however the fit ends."""
     run = start(model, job)
     try:
-        with run.engine.precision(model.dtype), interruptible(run.interrupted):
+        with run.engine.precision(model.dtype, job.precision), interruptible(run.interrupted):
             data, validation = run.engine.put(job.data), run.engine.put(job.validation)
             done = run.epoch * len(job.data.x)
             with progress(job.progress, job.epochs, done, job.epochs * len(job.data.x)) as bar:
@@ -112,7 +113,7 @@ def train(model: Any, job: Job) -> History:
                 epochs(run, data, bar, functools.partial(finish_epoch, run, validation))
         run.history.stopped = run.stopping or "all epochs done"
     finally:
-        with run.engine.precision(model.dtype):
+        with run.engine.precision(model.dtype, job.precision):
             model.params = run.params
     stopper = job.early_stopping
     if stopper and stopper.restore_best and run.best is not None:
@@ -132,7 +133,9 @@ def start(model: Any, job: Job) -> Run:
             job.engine = history.engine
     model.history = history
     history.data = data_digest(*(a for a in job.data if a is not None))
-    if job.engine == "auto":
+    if job.engine == "auto" and job.precision:
+        name, reason = "jax", f"precision={job.precision!r} was asked for"
+    elif job.engine == "auto":
         name, reason = choose_engine(model.net, model.params, job.batch_size, job.steps * job.epochs * LOCAL.fits, job.row)
     else:
         name, reason = job.engine, "asked for"
@@ -148,73 +151,89 @@ def start(model: Any, job: Job) -> Run:
 
 
 def gradient_epochs(run: Run, data: Batch, bar: Any, finish: Callable[..., None]) -> None:
-    """Train epoch by epoch; `finish` gets the epoch's means and its seconds."""
-    from .ahead import epochs_at_once, run_ahead
+    """Train epoch by epoch, several short ones at once where nobody looks between them; `finish` gets means and seconds."""
+    from .ahead import foretold, run_ahead
 
     job, net, loss, engine = run.job, run.model.net, run.model.loss, run.engine
-    kind, watch, carries = job.optimizer.kind(), watches_batches(job.callbacks), carries_state(net)
+    kind, carries, watch = job.optimizer.kind(), carries_state(net), overridden(job.callbacks, "batch_end")
     chunk = predict_work(net, run.model.params, job.batch_size, job.row).chunk
-    length, at_once = min(job.steps, chunk), 1 if carries else epochs_at_once(run, chunk)
-    if at_once > 1:
-        run_ahead(run, data, at_once, bar, finish)
+    together = max(1, chunk // job.steps)
+    length = min(chunk, together * job.steps)  # of all chunks, whoever looks: all are run by one program
+    if carries or looked_at(job):
+        if together > 1 and not carries and engine.name == "jax" and foretold(job):
+            run_ahead(run, data, together, length, bar, finish)
+        together = 1
     recent: deque[dict[str, float]] = deque(maxlen=20)  # the last steps, for the report if one fails
     while run.epoch < job.epochs and not run.stopping:
-        began, totals, batch = time.perf_counter(), 0.0, 0
+        began, sums, failed = time.perf_counter(), np.zeros((0, 2 + len(loss.scores))), None
         if carries:
             run.state = run.state._replace(params=engine.put(forget(run.state.params)))
-        for plan in plans(run, length, 1 if watch else length):
-            state, sums, finite = engine.train(net, loss, kind, engine.copy(run.state), data, engine.put(plan))
-            sums = np.asarray(sums, dtype=np.float64)[: plan.count]
+        for plan in plans(run, together, length, 1 if watch else length):
+            first = run.epoch * job.steps + len(sums)
+            state, *outcome = engine.train(net, loss, kind, run.state, data, engine.put(plan))
+            rows, finite = engine.get(outcome)
+            rows = rows[: plan.count].astype(np.float64)
             if not finite:
-                before = engine.get(run.state), job.data, plan, run.epoch + 1, batch, job.origin
-                state, error = explain_nonfinite(net, loss, kind, *before)
-                run.state = engine.put(state)
-                error.steps = (*recent, *error.steps)[-20:]
-                call(run, "nonfinite", error)
-                raise error
-            run.state, first = state, run.epoch * job.steps + batch
-            recent.extend({"step": first + i, "loss": s[1] / s[0]} for i, s in list(enumerate(sums))[-20:])
-            totals, batch = totals + sums.sum(0), batch + len(sums)
+                state, failed = explain_nonfinite(net, loss, kind, engine.get(run.state), job.data, plan, first, job.steps, job.origin)
+                state, rows = engine.put(state), rows[: max(0, len(failed.steps) - 1)]
+                failed.steps = (*recent, *failed.steps)[-20:]
+            run.state = state
+            recent.extend({"step": first + i, "loss": s[1] / s[0]} for i, s in list(enumerate(rows))[-20:])
+            sums = np.concatenate([sums, rows])
+            if failed:
+                break
             if bar is not SILENT:
-                bar.advance(int(plan.sizes[: plan.count].sum()), run.epoch + 1, describe(run, totals))
+                bar.advance(int(plan.sizes[: plan.count].sum()), min(run.epoch + together, job.epochs), describe(run, sums.sum(0)))
             if watch:
-                call(run, "batch_end", batch, float(sums[0, 1] / sums[0, 0]))
+                call(run, "batch_end", len(sums), float(rows[0, 1] / rows[0, 0]))
             if run.interrupted:
                 run.stop("interrupted by Ctrl-C")
             if run.stopping:
                 break
-        run.epoch += 1
-        finish(means(loss, totals), time.perf_counter() - began, complete=batch == job.steps)
+        parts = [sums[i : i + job.steps] for i in range(0, len(sums), job.steps)]
+        seconds = (time.perf_counter() - began) / max(1, len(parts))
+        for part in parts:
+            if failed and len(part) < job.steps:
+                break
+            run.epoch += 1
+            finish(means(loss, part.sum(0)), seconds, complete=len(part) == job.steps)
+        if failed:
+            call(run, "nonfinite", failed)
+            raise failed
 
 
-def plans(run: Run, length: int, part: int) -> Iterator[Plan]:
-    """An epoch as chunks of `part` steps, filled up to `length`: all have one shape, so one program runs them all."""
-    job, whole = run.job, epoch_plan(run, run.epoch)
-    for i in range(0, job.steps, part):
-        count = min(part, job.steps - i)
-        rows, sizes, rates = (fill(a[i : i + count], length) for a in whole[:3])
-        yield Plan(rows, sizes, rates, np.int32(count))
+def looked_at(job: Job) -> bool:
+    """Whether anybody looks at the network between two epochs."""
+    rate = job.optimizer.learning_rate
+    adapts = isinstance(rate, Schedule) and rate.watches_losses
+    watchers = job.early_stopping, job.checkpoint, overridden(job.callbacks, "epoch_end"), overridden(job.callbacks, "batch_end")
+    return job.validation is not None or adapts or any(watchers)
 
 
-def epoch_plan(run: Run, epoch: int) -> Plan:
-    """The whole epoch (from 0) as one plan."""
-    order = epoch_order(run.job.order, len(run.job.data.x), run.model.seed, epoch)
-    return plan_of(order, run.job.batch_size, epoch_rates(run, epoch))
+def plans(run: Run, epochs: int, length: int, part: int) -> Iterator[Plan]:
+    """The next epochs as chunks of `part` steps, filled up to `length`: all have one shape, so one program runs them all."""
+    job, parts = run.job, []
+    for epoch in range(run.epoch, min(run.epoch + epochs, job.epochs)):
+        order = epoch_order(job.order, len(job.data.x), run.model.seed, epoch)
+        parts.append((*plan_of(order, job.batch_size), epoch_rates(run, epoch)))
+    whole = [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
+    for i in range(0, len(whole[0]), part):
+        rows, sizes, rates = (fill(a[i : i + part], length) for a in whole)
+        yield Plan(rows, sizes, rates, np.int32(min(part, len(whole[0]) - i)))
 
 
 def epoch_rates(run: Run, epoch: int) -> np.ndarray:
     """The learning rate of every step of an epoch, as the losses so far tell it."""
-    job = run.job
+    job, watched = run.job, run.history[run.history.watched] if run.history.rows else []
     t = epoch + np.arange(job.steps) / job.steps
-    watched = run.history[run.history.watched] if run.history.rows else []
     return rates_of(job.optimizer.learning_rate, t, job.epochs, watched).astype(run.model.dtype)
 
 
-def plan_of(order: np.ndarray, size: int, rates: np.ndarray) -> Plan:
-    """Rows in batches of `size`; the last, smaller one is filled up."""
+def plan_of(order: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows in batches of `size` and how many are meant in each; the last, smaller one is filled up."""
     steps = math.ceil(len(order) / size)
     sizes = np.minimum(size, len(order) - size * np.arange(steps)).astype(np.int32)
-    return Plan(fill(order.astype(np.int32), steps * size).reshape(steps, size), sizes, rates, np.int32(steps))
+    return fill(order.astype(np.int32), steps * size).reshape(steps, size), sizes
 
 
 def fill(a: np.ndarray, length: int) -> np.ndarray:
@@ -262,7 +281,8 @@ def finish_epoch(run: Run, validation: Any, trained: dict[str, float], seconds: 
 def evaluate(engine: Any, net: Any, loss: Any, params: Any, data: Any, batch: Batch, size: int = 1024) -> dict[str, float]:
     """Loss and scores over a data set, in batches."""
     order, size = np.arange(len(batch.x)), rows_at_once(net, batch.x, min(size, len(batch.x)))
-    plan = plan_of(order, size, np.zeros(1, batch.weight.dtype))
+    rows, sizes = plan_of(order, size)
+    plan = Plan(rows, sizes, np.zeros(1, batch.weight.dtype), np.int32(len(rows)))
     sums = np.asarray(engine.evaluate(net, loss, params, data, engine.put(plan)), dtype=np.float64)
     return means(loss, sums.sum(0))
 
@@ -280,8 +300,9 @@ def describe(run: Run, totals: Any) -> str:
     return "  ".join(f"{k} {v:.4f}" for k, v in {**now, **{k: v for k, v in last.items() if k.startswith("val_")}}.items())
 
 
-def watches_batches(callbacks: list[Any]) -> bool:
-    return any(type(c).batch_end is not Callback.batch_end for c in callbacks)
+def overridden(callbacks: list[Any], event: str) -> bool:
+    """Whether any callback does something at `event`."""
+    return any(getattr(type(c), event) is not getattr(Callback, event) for c in callbacks)
 
 
 def call(run: Run, event: str, *args: Any) -> None:
@@ -299,6 +320,7 @@ def fingerprint_of(model: Any, job: Job) -> dict[str, Any]:
         "optimizer": repr(job.optimizer),
         "input shape": list(model.input_shape),
         "dtype": str(model.dtype),
+        "precision": job.precision,
         "seed": model.seed,
         "batch size": job.batch_size,
         "order": job.order,

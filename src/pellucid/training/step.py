@@ -47,11 +47,12 @@ def gradients(ops: Any, net: Any, loss: Any, params: Any, batch: Batch, wrt_inpu
 
         L = Σ wᵢ Lᵢ / Σ wᵢ + penalties,      dy = w ⊙ δ / Σ wᵢ
     """
-    y, cache = ops.forward(net, params, batch.x, "net")
+    out, cache = ops.forward(net, params, batch.x, "net")
+    y = out.astype(batch.weight.dtype, copy=False)  # the loss is computed in full precision, whatever the network is
     values, delta = loss(ops, y, batch.target)
     weight = weights(ops, values, batch)
     w = weight / weight.sum()
-    dx, grads = ops.backward(net, params, cache, (delta * w[..., None]).astype(y.dtype, copy=False), "net", wrt_input)
+    dx, grads = ops.backward(net, params, cache, (delta * w[..., None]).astype(out.dtype, copy=False), "net", wrt_input)
     for path, gradient in ops.charges:
         grads = write_back(grads, {path: functools.reduce(operator.getitem, path, grads) + gradient})
     return Gradients((values * w).sum() + ops.penalty, grads, dx, y, weight)
@@ -70,7 +71,7 @@ def training_step(Ops: Any, net: Any, loss: Any, optimizer: Any, state: State, b
 def evaluation_step(Ops: Any, net: Any, loss: Any, params: Any, batch: Batch) -> tuple[Any, ...]:
     """Loss and scores of a batch, nothing learned."""
     ops = Ops(weight=batch.weight, lengths=batch.lengths)
-    y, _ = ops.forward(net, params, batch.x, "net")
+    y = ops.forward(net, params, batch.x, "net")[0].astype(batch.weight.dtype, copy=False)
     values, _ = loss(ops, y, batch.target)
     w = weights(ops, values, batch)
     return sums(ops, loss, (values * w).sum() / w.sum(), w, y, batch.target)
@@ -100,6 +101,6 @@ def all_finite(xp: Any, *trees: Any) -> Any:
 def write_back(params: Any, kept: dict[tuple[Any, ...], Any]) -> Any:
     """Put the buffers that layers kept into the parameters, each at its path."""
     for (key, *rest), value in kept.items():
-        new = write_back(params[key], {tuple(rest): value}) if rest else value
+        new = write_back(params[key], {tuple(rest): value}) if rest else value.astype(params[key].dtype, copy=False)
         params = (*params[:key], new, *params[key + 1 :]) if isinstance(params, tuple) else {**params, key: new}
     return params
