@@ -163,7 +163,7 @@ def test_ctrl_c_ends_all_members_and_keeps_their_weights(how):
 
     population.fit(X, Y, how=how, engine="jax", epochs=10_000, threads=3, callbacks=interrupt)
     for network in population:
-        assert 1 <= len(network.history) < 10_000
+        assert len(network.history) < 10_000
         assert network.history.stopped == "interrupted by Ctrl-C"
         assert np.isfinite(network.parameters["0.W"]).all()
 

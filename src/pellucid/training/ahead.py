@@ -9,25 +9,27 @@ from typing import Any
 import numpy as np
 
 from .callbacks import Callback
-from .loop import Job, Run, describe, epoch_rates, means, overridden, plans
 from .progress import SILENT
 from .step import Batch
 
 __all__ = ["foretold", "run_ahead"]
 
 
-def foretold(job: Job) -> bool:
+def foretold(job: Any) -> bool:
     """Whether all that is looked at after an epoch is its loss: then it can be told when several epochs have been run."""
-    looks = any(c.looks_at_weights for c in job.callbacks if type(c).epoch_end is not Callback.epoch_end)
-    return not (looks or job.validation is not None or job.early_stopping or job.checkpoint or overridden(job.callbacks, "batch_end"))
+    plain = Callback.epoch_end, Callback.batch_end
+    looks = any(c.looks_at_weights for c in job.callbacks if (type(c).epoch_end, type(c).batch_end) != plain)
+    return not (looks or job.validation is not None or job.early_stopping or job.checkpoint)
 
 
-def run_ahead(run: Run, data: Batch, together: int, length: int, bar: Any, finish: Callable[..., None]) -> None:
+def run_ahead(run: Any, data: Batch, together: int, length: int, bar: Any, finish: Callable[..., None]) -> None:
     """Train `together` epochs a call and tell them one by one, until the end of one changes the plan for the next.
 
     Then (the fit stops, or goes on with another learning rate) the call is made again up to there: the same program on
     the same numbers, so the same path. What is left of the fit is for the caller to go on with.
     """
+    from .loop import describe, epoch_rates, means, plans
+
     job, net, loss, engine, steps = run.job, run.model.net, run.model.loss, run.engine, run.job.steps
     kind = job.optimizer.kind()
     if callable(job.order):

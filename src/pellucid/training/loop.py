@@ -20,6 +20,7 @@ from ..engines import LOCAL, get_engine
 from ..engines.choose import choose_engine, predict_work
 from ..optimizers import LBFGS, Optimizer
 from ..schedules import Schedule, rates_of
+from .ahead import foretold, run_ahead
 from .callbacks import Callback, EarlyStopping, History
 from .checkpoint import Saved, data_digest, load_checkpoint, save_checkpoint
 from .finite import explain_nonfinite
@@ -152,8 +153,6 @@ def start(model: Any, job: Job) -> Run:
 
 def gradient_epochs(run: Run, data: Batch, bar: Any, finish: Callable[..., None]) -> None:
     """Train epoch by epoch, several short ones at once where nobody looks between them; `finish` gets means and seconds."""
-    from .ahead import foretold, run_ahead
-
     job, net, loss, engine = run.job, run.model.net, run.model.loss, run.engine
     kind, carries, watch = job.optimizer.kind(), carries_state(net), overridden(job.callbacks, "batch_end")
     chunk = predict_work(net, run.model.params, job.batch_size, job.row).chunk
