@@ -78,7 +78,7 @@ WORKS: dict[str, Work] = {
     "digits": mlp(784, 512, 256, 10, batch=128, rows=2560, steps=4_000),
     "conv": conv(64, rows=640, steps=4_000),
     "rnn": rnn(64, rows=640, steps=4_000),
-    "gpu-tiny": mlp(30, 64, 64, 4, batch=32, rows=32_000, group="gpu"),
+    "gpu-tiny": mlp(30, 64, 64, 4, batch=32, rows=32_000, group="gpu", steps=100_000),
     "gpu-digits": mlp(784, 512, 256, 10, batch=128, rows=25_600, group="gpu", steps=4_000),
     "gpu-wide": mlp(784, 4096, 4096, 10, batch=1024, rows=40_960, group="gpu", steps=2_000),
     "gpu-conv": conv(128, rows=12_800, group="gpu", steps=4_000),

@@ -1,6 +1,7 @@
 import os
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("PELLUCID_CACHE", "off")
 
 import numpy as np
 import pytest

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -50,3 +51,28 @@ def test_a_network_without_weights_has_a_prediction():
     work = predict_work(pc.Tanh(), {}, 8)
     assert math.isfinite(work.numpy)
     assert work.numpy > work.jax > 0
+
+
+def test_fits_of_one_kind_share_the_cost_of_compiling():
+    net = pc.Linear(64) >> pc.ReLU() >> pc.Linear(4)
+    params, _ = net.build(np.random.default_rng(0), (30,))
+    steps = next(n for n in range(100, 10**6, 100) if choose_engine(net, params, 32, n)[0] == "jax")
+    assert choose_engine(net, params, 32, steps // 2)[0] == "numpy"
+    engine, reason = choose_engine(net, params, 32, steps // 2, fits=3)
+    assert engine == "jax"
+    assert "shared by 3 fits" in reason
+    assert choose_engine(net, params, 32, 100, compiled=True)[0] == "jax"
+
+
+def test_auto_takes_a_program_that_is_there():
+    X, y = np.random.default_rng(0).normal(size=(64, 7)), np.arange(64) % 2
+
+    def fit(engine="auto"):
+        model = pc.Network(pc.Linear(13) >> pc.Tanh() >> pc.Linear(2), (7,), "softmax_cross_entropy")
+        return model.fit(X, y, epochs=100, engine=engine, progress=False)
+
+    assert fit().engine == "numpy"
+    fit("jax")
+    history = fit()
+    assert history.engine == "jax"
+    assert "already compiled" in history.engine_reason

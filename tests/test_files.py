@@ -4,8 +4,11 @@ import inspect
 import json
 import resource
 import struct
+import subprocess
+import sys
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pandas as pd
@@ -18,7 +21,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 
 import pellucid as pc
-from pellucid.files import FORMAT, describe, digest, parse, save
+from pellucid.files import FORMAT, describe, digest, parse, read, save
 
 from . import table
 from .table import LAYERS, LOSSES, OPTIMIZERS, cube, cube_slope
@@ -277,3 +280,54 @@ def test_other_files_are_refused_by_name(tmp_path):
         forge(tmp_path / "c", '{"fingerprint": {}, "model": ' + '{"~": "tuple", "v": [' * depth + "]}" * depth + "}", {})
         with pytest.raises(ValueError, match=r"cannot be read|damaged"):
             pc.load(tmp_path / "c")
+
+
+def test_json_that_is_none_is_refused_by_name(written, tmp_path):
+    (tmp_path / "good").write_bytes(written)
+    body, tensors = read(tmp_path / "good")
+    text = json.dumps(body)
+    for label, bad in {
+        "NaN": text.replace('"notes": {}', '"notes": {"a": NaN}'),
+        "digits": text.replace('"notes": {}', '"notes": {"a": ' + "9" * 10_000 + "}"),
+        "holds no model": text.replace('"notes": {}', '"notes": [1]'),
+        "no model": "[1]",
+    }.items():
+        assert bad != text
+        forge(tmp_path / "bad.pellucid", bad, tensors)
+        for reader in (pc.load, describe):
+            with pytest.raises(ValueError, match=rf"bad\.pellucid.*{label}"):
+                reader(tmp_path / "bad.pellucid")
+
+
+def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path):
+    """A limit on the size of files stands for the disk; it is set in a process of its own."""
+    path = tmp_path / "m.pellucid"
+    pc.Network(pc.Linear(2), (3,)).save(path)
+    before = path.read_bytes()
+    script = f"""
+import resource, pellucid as pc
+big = pc.Network(pc.Linear(500), (300,))
+resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+try:
+    big.save({str(path)!r})
+except OSError as error:
+    print(type(error).__name__)
+"""
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "OSError\n"
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_writers_at_once_and_links_never_show_half_a_file(tmp_path):
+    model, path = pc.Network(pc.Linear(50), (40,)), tmp_path / "m.pellucid"
+    (tmp_path / "other").write_text("keep")
+    path.symlink_to(tmp_path / "other")
+    model.save(path)
+    assert (tmp_path / "other").read_text() == "keep"
+    assert not path.is_symlink()
+    assert path.stat().st_mode == (tmp_path / "other").stat().st_mode  # what the umask allows, no less
+    with ThreadPoolExecutor(4) as pool:
+        writers = [pool.submit(save, model, path, notes={"pad": "x" * 1000 * i}) for i in range(60)]
+        while not all(w.done() for w in writers):
+            np.testing.assert_array_equal(pc.load(path)(X[:2].repeat(10, axis=1)), model(X[:2].repeat(10, axis=1)))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["m.pellucid", "other"]

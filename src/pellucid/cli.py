@@ -6,12 +6,14 @@ import argparse
 import contextlib
 import csv
 import json
+import math
+import os
 import sys
 import warnings
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -29,35 +31,65 @@ EXAMPLES = """examples:
   pellucid check "Linear(8) >> Tanh() >> Linear(3)" --input 4
 """
 SMALLEST = 10  # rows
+EXPECTED = (ValueError, TypeError, OSError, ImportError, ArithmeticError, LookupError, MemoryError)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns its exit code: 0 done, 1 a check failed, 2 something is wrong with what was asked."""
-    args = make_parser().parse_args(arguments)
+    """Run one command; returns its exit code: 0 done, 1 a check failed, 2 something is wrong with what was asked, 130 interrupted."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
     try:
+        args = make_parser().parse_args(arguments)
         with warnings.catch_warnings():
-            warnings.showwarning = lambda message, *_, **__: print(f"pellucid: note: {one_line(message)}", file=sys.stderr)
-            return args.run(args)
+            warnings.showwarning = lambda message, *_, **__: note(message)
+            code = args.run(args)
+            sys.stdout.flush()
+            return code
     except BrokenPipeError:  # whoever read our output has seen enough
-        with contextlib.suppress(OSError):
-            sys.stdout = None
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
         print("pellucid: interrupted", file=sys.stderr)
         return 130
-    except (ValueError, TypeError, OSError, ImportError, ArithmeticError, LookupError, MemoryError) as error:
-        print(f"pellucid: error: {one_line(error)}", file=sys.stderr)
+    except Exception as error:  # a user's mistake, or ours: one line either way
+        text = one_line(error if isinstance(error, EXPECTED) else f"{type(error).__name__}: {error}")
+        print(f"pellucid: error: {text}", file=sys.stderr)
+        if "--json" in arguments:
+            with contextlib.suppress(OSError):
+                print(json.dumps({"error": text}), flush=True)
         return 2
 
 
+class Parser(argparse.ArgumentParser):
+    """Tells a wrong option in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(f"{message} (see {self.prog} --help)")
+
+
+def note(message: object) -> None:
+    print(f"pellucid: note: {one_line(message)}", file=sys.stderr)
+
+
 def one_line(error: object) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 1000 else text[:999] + "…"
+
+
+def as_json(value: Any) -> str:
+    """JSON as every program reads it: what is not a finite number is null."""
+    return json.dumps(finite(value))
+
+
+def finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: finite(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="pellucid", description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(prog="pellucid", description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--version", action="version", version=f"pellucid {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="command", required=True)
 
@@ -124,9 +156,9 @@ def run_train(args: argparse.Namespace) -> int:
 
     if not 0 < args.test < 1:
         raise ValueError(f"--test must be between 0 and 1, got {args.test}.")
-    for file in (args.out, args.plot):
-        if file and not Path(file).absolute().parent.is_dir():
-            raise FileNotFoundError(f"the folder of {file} does not exist.")
+    can_be_written(args.out)
+    can_be_written(args.plot)
+    can_be_drawn(args.plot)
     table = read_table(args.data)
     target = args.target or list(table.columns)[-1]
     y = known_target(table, target)
@@ -139,30 +171,56 @@ def run_train(args: argparse.Namespace) -> int:
     for name in args.drop:
         table[name]
     names = [name for name in table.columns if name != target and name not in args.drop]
-    transformer, numbers, words, remarks = preprocessing(table, names)
+    steps, remarks = preprocessing(table, names)
     for remark in remarks:
-        print(f"pellucid: note: {remark}", file=sys.stderr)
-    X = table.matrix(numbers, words)
+        note(remark)
     train, test = train_test_split(np.arange(len(y)), test_size=args.test, random_state=args.seed, stratify=strata(y, task))
-    model = Pipeline([("columns", transformer), ("network", estimator(args, task))])
-    model.fit(X[train], y[train])
+    model = Pipeline([*steps, ("network", estimator(args, task))])
+    model.fit(table.take(train), y[train])
     history = network_of(model).history
     result = {"task": task, "target": target, "rows": len(train), "held_out": len(test), "network": repr(network_of(model).net)}
     result |= {"epochs": len(history), "stopped": history.stopped, "engine": history.engine}
-    result |= {"seconds": round(sum(history["seconds"]), 3), "metrics": measures(model, X[test], y[test], task)}
+    result |= {"seconds": round(sum(history["seconds"]), 3), "metrics": measures(model, table.take(test), y[test], task)}
     if args.out:
-        notes = {"task": task, "target": target, "numbers": numbers, "words": words, "metrics": result["metrics"]}
-        save(model, args.out, notes=notes)
+        columns = steps[0][1]
+        notes = {"task": task, "target": target, "columns": columns.names, "words": columns.words, "metrics": result["metrics"]}
+        save(model, args.out, notes=finite(notes))
         result["file"] = args.out
     if args.plot:
-        picture(args.plot, history, y[test], model.predict(X[test]), task)
+        picture(args.plot, history, y[test], model.predict(table.take(test)), task)
         result["plot"] = args.plot
     report(args, f"trained on {args.data}", result)
-    return 0
+    return 130 if history.stopped.startswith("interrupted") else 0
+
+
+def can_be_written(file: str | None) -> None:
+    """Found out before the training, not after it."""
+    if file is None:
+        return
+    folder = Path(file).absolute().parent
+    if not folder.is_dir():
+        raise FileNotFoundError(f"the folder of {file} does not exist.")
+    if Path(file).is_dir():
+        raise IsADirectoryError(f"{file or 'the empty name'} is a folder; name a file in it.")
+    if not os.access(folder, os.W_OK):
+        raise PermissionError(f"the folder of {file} cannot be written to.")
+
+
+def can_be_drawn(file: str | None) -> None:
+    if file and not find_spec("matplotlib"):
+        raise ImportError('--plot needs matplotlib: pip install "pellucid[plot]"')
+    if file:
+        from matplotlib.backend_bases import FigureCanvasBase
+
+        kinds = FigureCanvasBase.get_supported_filetypes()
+        if Path(file).suffix[1:].lower() not in kinds:
+            raise ValueError(f"{file}: a picture's name ends in one of {', '.join(f'.{kind}' for kind in kinds)}.")
 
 
 def known_target(table: Any, target: str) -> np.ndarray:
     y = table[target]
+    if y.dtype.kind == "M":
+        raise ValueError(f"the target {target!r} holds dates; a network predicts classes or numbers.")
     missing = np.flatnonzero([v is None for v in y] if y.dtype == object else np.isnan(y))
     if len(missing):
         raise ValueError(f"the target {target!r} is missing in {len(missing)} rows of {table.source}, first in row {missing[0] + 1}.")
@@ -170,17 +228,17 @@ def known_target(table: Any, target: str) -> np.ndarray:
 
 
 def as_labels(y: np.ndarray) -> np.ndarray:
-    if y.dtype == object:
-        return y.astype(str)
+    if y.dtype.kind in "Ob":
+        return y if y.dtype == bool else y.astype(str)
     return y.astype(int) if (y == np.round(y)).all() else y.astype(str)
 
 
 def strata(y: np.ndarray, task: str) -> np.ndarray | None:
-    if task == "regression":
-        return None
     classes, counts = np.unique(y, return_counts=True)
     if len(classes) < 2:
-        raise ValueError(f"the target has one value only ({classes[0]!r}): there is nothing to tell apart.")
+        raise ValueError(f"the target has one value only ({classes.tolist()[0]!r}): there is nothing to tell apart.")
+    if task == "regression":
+        return None
     if len(classes) > len(y) // 2:
         raise ValueError(
             f"the target has {len(classes)} classes in {len(y)} rows: too few rows of each. Is it a regression? Add --task regression."
@@ -211,7 +269,7 @@ def estimator(args: argparse.Namespace, task: str) -> Any:
     }
     if task == "classification":
         return NetworkClassifier(net, **options)
-    return TransformedTargetRegressor(NetworkRegressor(net, **options), transformer=StandardScaler())
+    return TransformedTargetRegressor(NetworkRegressor(net, **options), transformer=StandardScaler(), check_inverse=False)
 
 
 def network_of(model: Any) -> Any:
@@ -234,18 +292,18 @@ def opened(path: str) -> tuple[Any, dict[str, Any]]:
 def run_predict(args: argparse.Namespace) -> int:
     from .tables import read_table
 
+    can_be_written(args.out)
     model, notes = opened(args.model)
-    table = read_table(args.data)
-    X = table.matrix(notes["numbers"], notes["words"])
-    columns: dict[str, list[Any]] = {notes["target"]: model.predict(X).tolist()}
+    table = read_table(args.data, notes["words"])
+    columns: dict[str, list[Any]] = {notes["target"]: model.predict(table).tolist()}
     if args.proba:
         if notes["task"] != "classification":
             raise ValueError("--proba is for classification; this model predicts numbers.")
         classes = model.steps[-1][1].classes_
-        columns |= {f"p({c})": p.tolist() for c, p in zip(classes, model.predict_proba(X).T, strict=True)}
+        columns |= {f"p({c})": p.tolist() for c, p in zip(classes, model.predict_proba(table).T, strict=True)}
     rows = list(zip(*columns.values(), strict=True))
     if args.json:
-        print(json.dumps([dict(zip(columns, row, strict=True)) for row in rows]))
+        print(as_json([dict(zip(columns, row, strict=True)) for row in rows]))
         return 0
     with open(args.out, "w", newline="") if args.out else contextlib.nullcontext(sys.stdout) as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -257,9 +315,11 @@ def run_predict(args: argparse.Namespace) -> int:
 def run_evaluate(args: argparse.Namespace) -> int:
     from .tables import read_table
 
+    can_be_written(args.plot)
+    can_be_drawn(args.plot)
     model, notes = opened(args.model)
-    table = read_table(args.data)
-    X, y = table.matrix(notes["numbers"], notes["words"]), known_target(table, notes["target"])
+    table = read_table(args.data, notes["words"])
+    y = known_target(table, notes["target"])
     if notes["task"] == "classification":
         y = as_labels(y)
         known = model.steps[-1][1].classes_
@@ -267,15 +327,15 @@ def run_evaluate(args: argparse.Namespace) -> int:
         strange = sorted(set(y.tolist()) - set(known.tolist()), key=str)
         if strange:
             raise ValueError(f"{args.data}: the target has {strange[0]!r}, which the model does not know. It knows: {known.tolist()}.")
-    result = {"rows": len(y), "metrics": measures(model, X, y, notes["task"])}
+    result = {"rows": len(y), "metrics": measures(model, table, y, notes["task"])}
     if args.plot:
-        picture(args.plot, None, y, model.predict(X), notes["task"])
+        picture(args.plot, None, y, model.predict(table), notes["task"])
         result["plot"] = args.plot
     report(args, f"{args.model} on {args.data}", result)
     return 0
 
 
-def measures(model: Any, X: np.ndarray, y: np.ndarray, task: str) -> dict[str, Any]:
+def measures(model: Any, X: Any, y: np.ndarray, task: str) -> dict[str, Any]:
     """Metrics on rows that were not trained on."""
     from sklearn import metrics as m
 
@@ -301,11 +361,9 @@ def measures(model: Any, X: np.ndarray, y: np.ndarray, task: str) -> dict[str, A
 
 
 def picture(path: str, history: Any, y: Any, predicted: Any, task: str) -> None:
-    from . import plots
-
-    if not find_spec("matplotlib"):
-        raise ImportError('--plot needs matplotlib: pip install "pellucid[plot]"')
     from matplotlib.figure import Figure
+
+    from . import plots
 
     figure = Figure(figsize=(11 if history else 6, 5), layout="constrained")
     axes = figure.subplots(1, 2 if history else 1, squeeze=False)[0]
@@ -321,7 +379,7 @@ def run_inspect(args: argparse.Namespace) -> int:
 
     facts = describe(args.model)
     if args.json:
-        print(json.dumps(facts))
+        print(as_json(facts))
         return 0
     notes = facts.pop("notes")
     arrays = facts.pop("arrays")
@@ -347,10 +405,12 @@ def run_check(args: argparse.Namespace) -> int:
             raise ValueError(f"{args.network!r} is no layer.")
         if not shape:
             raise ValueError("--input is needed: the shape of one row, such as --input 4, or --input 3 8 8 for images.")
+    if min(shape) < 1:
+        raise ValueError(f"--input: every size must be at least 1, got {min(shape)}.")
     result = check_layer(net, shape, tolerance=args.tolerance)
     if args.json:
         rows = [{"name": r.name, "checked": r.checked, "skipped": r.skipped, "error": r.error} for r in result.rows]
-        print(json.dumps({"agree": bool(result), "tolerance": args.tolerance, "judges": result.judges, "rows": rows}))
+        print(as_json({"agree": bool(result), "tolerance": args.tolerance, "judges": result.judges, "rows": rows}))
     else:
         print(result)
     return 0 if result else 1
@@ -359,7 +419,7 @@ def run_check(args: argparse.Namespace) -> int:
 def report(args: argparse.Namespace, title: str, result: dict[str, Any]) -> None:
     """The result as JSON, or as tables."""
     if args.json:
-        print(json.dumps(result))
+        print(as_json(result))
         return
     metrics = result.pop("metrics")
     classes, confusion = metrics.pop("classes", None), metrics.pop("confusion", None)
@@ -388,16 +448,17 @@ def table(title: str, rows: list[Any], head: list[str] | None = None) -> None:
     from rich.text import Text
 
     console = Console()
-    made = Made(
-        title=Text(title, style="bold"), title_justify="left", box=box.SIMPLE if console.is_terminal else None, show_header=bool(head)
-    )
+    made = Made(box=box.SIMPLE if console.is_terminal else None, show_header=bool(head))
     for i, name in enumerate(head or ["", ""]):
         made.add_column(Text(name), style="cyan" if i == 0 else None, justify="right" if head and i else "left", overflow="fold")
     for row in rows:
         made.add_row(*(Text(cell) for cell in row))
     if not console.is_terminal:
         console.width = 10_000  # nobody's window: do not wrap
-    console.print(made)
+    with console.capture() as text:
+        console.print(Text(title, style="bold"))
+        console.print(made)
+    print(text.get(), end="")
 
 
 def run_completion(args: argparse.Namespace) -> int:
@@ -405,7 +466,13 @@ def run_completion(args: argparse.Namespace) -> int:
 
     parser = make_parser()
     commands = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction)).choices
-    print(script(args.shell, {name: [o for a in sub._actions for o in a.option_strings] for name, sub in commands.items()}))
+    words: dict[str, list[str]] = {}
+    values: dict[str, Any] = {}
+    for name, sub in commands.items():
+        words[name] = [word for a in sub._actions for word in a.option_strings or a.choices or ()]
+        values |= {f"{name} {option}": a.choices for a in sub._actions if a.choices for option in a.option_strings}
+    text = script(args.shell, words, values)
+    print(as_json({"script": text}) if args.json else text)
     return 0
 
 

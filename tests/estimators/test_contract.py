@@ -127,6 +127,7 @@ def test_the_html_page_shows_the_network():
     assert "Tanh" in make_pipeline(StandardScaler(), fitted)._repr_html_()
 
 
+@pytest.mark.skipif(not hasattr(SMALL[0], "set_callbacks"), reason="scikit-learn has callbacks from 1.9 on")
 @pytest.mark.parametrize("model", [*SMALL, pc.MLPClassifier(5, solver="lbfgs", max_iter=3, random_state=0)], ids=repr)
 def test_scikit_learns_callbacks_see_every_epoch_and_can_stop(model):
     class Watch:

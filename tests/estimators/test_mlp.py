@@ -4,6 +4,7 @@ import inspect
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.sparse import csr_matrix
 from sklearn import neural_network as theirs
@@ -226,3 +227,14 @@ def test_lbfgs_that_has_nothing_to_do_still_says_its_loss():
     a, b = both("MLPRegressor", np.zeros((20, 2)), np.zeros(20), solver="lbfgs", tol=1e9)
     assert b.n_iter_ == a.n_iter_ == 0
     assert b.loss_ == pytest.approx(a.loss_)
+
+
+def test_scoring_a_fit_on_a_frame_warns_of_nothing():
+    frame = pd.DataFrame(X, columns=[f"x{i}" for i in range(X.shape[1])])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model = pc.MLPClassifier(4, max_iter=3, early_stopping=True, scoring="accuracy", random_state=0, engine="numpy").fit(frame, Y)
+    plain = pc.MLPClassifier(4, max_iter=3, early_stopping=True, random_state=0, engine="numpy").fit(frame, Y)
+    assert model.validation_scores_ == plain.validation_scores_
+    np.testing.assert_array_equal(model.predict_proba(frame), plain.predict_proba(frame))

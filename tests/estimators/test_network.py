@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from scipy.spatial.distance import pdist
+from sklearn.base import clone
 from sklearn.cluster import KMeans
 from sklearn.datasets import load_digits, load_iris
 from sklearn.model_selection import cross_val_score
@@ -84,6 +85,13 @@ def test_sequences_of_different_length(tmp_path):
     model.fit(sequences, y).save(tmp_path / "m.pellucid")
     np.testing.assert_array_equal(pc.load(tmp_path / "m.pellucid").predict_proba(sequences), model.predict_proba(sequences))
     assert model.predict(sequences[:2]).shape == (2,)
+    objects = np.empty(60, object)
+    objects[:] = sequences
+    for same in (objects, [x.tolist() for x in sequences]):
+        np.testing.assert_array_equal(model.predict_proba(same), model.predict_proba(sequences))
+        np.testing.assert_array_equal(clone(model).fit(same, y).predict_proba(sequences), model.predict_proba(sequences))
+    with pytest.raises(ValueError, match=r"one axis each; expected arrays \(positions, features\)"):
+        model.fit([x[:, 0] for x in sequences], y)
     totals = [x.sum() for x in sequences]
     assert pc.NetworkRegressor(pc.RNN(4), epochs=2, early_stopping=True, engine="numpy").fit(sequences, totals).predict(
         sequences

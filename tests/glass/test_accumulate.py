@@ -21,6 +21,9 @@ L = pc.Linear
         ((L(4) >> pc.Softmax()) * L(4)).named("gate") >> L(2),
         (L(4) >> pc.Tanh()).named("first") >> L(3, mask=np.ones((4, 3))) >> L(2),
         L(2),
+        L(4) >> pc.BatchNorm() >> pc.Tanh() >> L(2),  # rows that influence each other
+        L(4) >> (pc.Identity() | (pc.BatchNorm() >> pc.ReLU())) >> L(2),
+        L(4) >> pc.Frozen(pc.BatchNorm()) >> L(2),
     ],
     ids=str,
 )

@@ -57,6 +57,21 @@ HEALTHY = {
     "sequences through a recurrent layer": lambda: watched(
         pc.RNN(12) >> L(2), TONES, (TONES[:, -4:, 0].sum(1) > 0).astype(int), CE, optimizer=pc.Adam(0.01)
     ),
+    "digits, batch normalisation": lambda: watched(L(32) >> pc.BatchNorm() >> pc.ReLU() >> L(10), DIGITS, LABELS, CE, epochs=10),
+    "rows of digits through a bidirectional GRU": lambda: watched(
+        pc.GRU(12, bidirectional=True) >> L(10), DIGITS.reshape(-1, 8, 8), LABELS, CE, epochs=8, optimizer=pc.Adam(0.01)
+    ),
+    "rows of digits through attention": lambda: watched(
+        pc.Positions() >> pc.MultiHeadAttention(8, 2) >> pc.LayerNorm() >> pc.GlobalAvgPool() >> L(10),
+        DIGITS.reshape(-1, 8, 8),
+        LABELS,
+        CE,
+        epochs=10,
+        optimizer=pc.Adam(0.01),
+    ),
+    "digits compressed to eight numbers": lambda: watched(
+        L(32) >> pc.ReLU() >> L(8) >> L(32) >> pc.ReLU() >> L(64), DIGITS, DIGITS, "squared_error"
+    ),
     "images through a convolution": lambda: watched(
         pc.Conv2d(6) >> pc.ReLU() >> pc.MaxPool2d() >> pc.Flatten() >> L(10), DIGITS.reshape(-1, 8, 8, 1)[:300], LABELS[:300], CE, epochs=8
     ),

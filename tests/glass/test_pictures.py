@@ -11,6 +11,8 @@ from sklearn.datasets import make_moons
 import pellucid as pc
 from pellucid.glass import GradientFlow, picture_histograms, picture_network, picture_surface
 
+from ..table import LAYERS
+
 X, Y = make_moons(60, noise=0.1, random_state=0)
 
 
@@ -36,9 +38,35 @@ def test_colours_show_sign_and_size():
     assert (positive, negative) == ("#b22234", "#215caa")
 
 
-def test_only_chains_are_drawn_unit_by_unit():
-    with pytest.raises(ValueError, match=r"net.draw\(\) draws any expression"):
-        picture_network(pc.Network(pc.Linear(2) | pc.Linear(2), 2))
+@pytest.mark.parametrize("layer", [case[0] for cases in LAYERS.values() for case in cases], ids=repr)
+def test_every_expression_is_drawn(layer):
+    shape = next(shape for cases in LAYERS.values() for other, shape in cases if other is layer)
+    net, rng = pc.Network(layer, shape, pc.SquaredError()), np.random.default_rng(0)
+    picture = picture_network(net, rng.normal(size=(2, *shape)), rng.normal(size=(2, *net.output_shape)))
+    places = [(x, y) for kind, *a in picture.shapes if kind == "line" for x, y in a[0]]
+    assert all(0 <= x <= picture.width and 0 <= y <= picture.height for x, y in places)
+    words = [shape[3] for shape in picture.shapes if shape[0] == "words"]
+    assert {"weights", "gradients"} <= set(words)
+
+
+def test_blocks_are_drawn_with_their_weights_and_their_join():
+    net = pc.Network((pc.Linear(3).named("left") | (pc.Linear(2) >> pc.Tanh())) >> pc.Linear(2), 4)
+    picture = picture_network(net)
+    words = [shape[3] for shape in picture.shapes if shape[0] == "words"]
+    assert words.count("⧺") == 1
+    assert {"left: Linear 3", "Linear 2", "Tanh", "x", "y"} <= set(words)
+    cells = [shape[5] for shape in picture.shapes if shape[0] == "box" and shape[3] == shape[4]]
+    assert len(cells) == 3 * 4 + 2 * 4 + 2 * 5  # a box for every weight
+    strongest = max((W for W in net.parameters.values() if W.ndim == 2), key=lambda W: np.abs(W).max())
+    assert ("#b22234" if strongest.ravel()[np.abs(strongest).argmax()] > 0 else "#215caa") in cells
+
+
+def test_kernels_of_a_convolution_are_images():
+    net = pc.Network(pc.Conv2d(2, 3, bias=False) >> pc.Flatten() >> pc.Linear(1), (4, 4, 1))
+    W = net.parameters["0.W"]
+    cells = [shape[5] for shape in picture_network(net).shapes if shape[0] == "box" and shape[3] == shape[4]]
+    signs = np.array([int(c[1:3], 16) > int(c[5:7], 16) for c in cells[:18]]).reshape(2, 3, 3)  # red or blue
+    np.testing.assert_array_equal(signs, np.moveaxis(W[:, :, 0] > 0, -1, 0))
 
 
 def test_gradient_flow_keeps_a_norm_per_epoch_and_draws_them():

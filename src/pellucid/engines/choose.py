@@ -27,6 +27,7 @@ GPU = {"step": 4e-6, "layer": 4.5e-6, "row": 0.0, "output": 2e-11, "product": 1 
 GPU |= {"convolution": 3 / 40e12, "scan": 10 / 40e12}
 NUMPY_READ = 1.1e-9  # per weight: with small batches the products wait for memory, not for arithmetic
 COMPILE, COMPILE_PER_LAYER, IMPORT_JAX, START_GPU = 0.45, 0.015, 0.5, 1.0
+START = 0.005  # of a program that is compiled already
 SCAN_CALLS = 4  # a step of a scan is called like this many layers
 TARGET = 0.1  # seconds of work in a compiled chunk, about
 
@@ -63,16 +64,23 @@ def predict_work(net: Layer, params: Any, batch: int, row: Batch | None = None) 
     )
 
 
-def choose_engine(net: Layer, params: Any, batch: int, steps: int, row: Batch | None = None) -> tuple[str, str]:
-    """Return the engine for `steps` training steps and the reason, for the history."""
+def choose_engine(
+    net: Layer, params: Any, batch: int, steps: int, row: Batch | None = None, fits: int = 1, compiled: bool = False
+) -> tuple[str, str]:
+    """Return the engine for `steps` training steps and the reason, for the history.
+
+    The `fits`-th fit of its kind is taken for one of as many still to come, which share the cost of compiling.
+    """
     if not has_jax():
         return "numpy", "jax cannot be imported here"
     if needs_jax(net):
         return "jax", "a layer has no backward method; JAX derives it"
     work = predict_work(net, params, batch, row)
-    on_numpy, on_jax = steps * work.numpy, work.compile + steps * work.jax
+    compile = START if compiled else work.compile / fits
+    on_numpy, on_jax = steps * work.numpy, compile + steps * work.jax
     choice = "numpy" if on_numpy <= on_jax else "jax"
-    return choice, f"predicted {on_numpy:.2g} s on numpy, {on_jax:.2g} s on jax with {work.compile:.2g} s to compile"
+    again = "already compiled" if compiled else f"{compile:.2g} s to compile" + (f", shared by {fits} fits" if fits > 1 else "")
+    return choice, f"predicted {on_numpy:.2g} s on numpy, {on_jax:.2g} s on jax with {again}"
 
 
 def count_uses(net: Layer, params: Any, row: Batch) -> Counter:

@@ -15,12 +15,15 @@ from jax import lax
 from ..layers.base import Layer
 from ..training.step import Batch, all_finite, evaluation_step, gradients, training_step
 from . import jax_conv
+from .cache import keep_programs
 from .jax_conv import on_cpu
 from .ops import Ops
 
 __all__ = ["JaxOps"]
 
 name = "jax"
+settings: Any = jax.config
+keep_programs()
 
 
 # On a GPU: training steps in a loop of fixed length, in one turn of it, how many there are when they are short; steps of a scan in one turn
@@ -74,7 +77,7 @@ def precision(dtype: Any, products: str | None = None) -> Iterator[None]:
 
 def halved(layer: Layer, p: Any, x: Any) -> tuple[Any, Any]:
     """Parameters and input (or flow) as the layer computes: where bfloat16 is asked for, in it or in full precision."""
-    if layer.children or jax.config.jax_default_matmul_precision != "bfloat16":
+    if layer.children or settings.jax_default_matmul_precision != "bfloat16":
         return p, x
     if layer.half:
         return jax.tree.map(lambda a: a.astype(jnp.bfloat16), (p, x))

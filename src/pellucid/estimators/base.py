@@ -134,7 +134,7 @@ class NetworkEstimator(CallbackSupportMixin, BaseEstimator):
         if not hasattr(self, "network_"):
             return page
         text = f"{self.network_.net!r}\n\n{self.network_.summary()}"
-        return f"{page}<details><summary>network</summary><pre>{html.escape(text)}</pre></details>"
+        return f"{page}<details open><summary>network</summary><pre>{html.escape(text)}</pre></details>"
 
 
 OPS = NumpyOps()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from itertools import pairwise
 from numbers import Integral, Real
@@ -156,7 +157,7 @@ class BaseMLP(NetworkEstimator):
         job = Job(
             data, np.arange(rows), held, self._optimizer_of(books, float(data.weight.sum())), epochs, size,
             Order(rows, self.shuffle, random_state), "numpy" if sparse else self.engine,
-            callbacks, {}, None, None, False, self.progress, memory,
+            callbacks, {}, None, None, False, self.progress, memory=memory,
         )  # fmt: skip
         self._run(job, incremental)
         return self
@@ -175,10 +176,10 @@ class BaseMLP(NetworkEstimator):
         if history.stopped.startswith("interrupted"):
             warnings.warn("Training interrupted by user.", stacklevel=4)
         elif not incremental and (history.stopped.startswith("given up") or history.stopped == "all epochs done"):
-            solver = "lbfgs" if self.solver == "lbfgs" else "Stochastic Optimizer"
-            text = f"{solver}: Maximum iterations ({self.max_iter}) reached and the optimization hasn't converged yet."
-            if history.stopped.startswith("given up"):
-                text = f"lbfgs failed to converge: {history.stopped.removeprefix('given up: ')}."
+            text = f"Stochastic Optimizer: Maximum iterations ({self.max_iter}) reached and the optimization hasn't converged yet."
+            if self.solver == "lbfgs":
+                why = history.stopped.removeprefix("given up: ")
+                text = f"lbfgs failed to converge after {self.n_iter_} iteration(s): {why}. Increase max_iter, or scale the data."
             warnings.warn(text, ConvergenceWarning, stacklevel=4)
 
     def _objective(self, job: Job) -> float:
@@ -265,10 +266,13 @@ class BaseMLP(NetworkEstimator):
         if self.scoring is not None:
             scorer = check_scoring(self, self.scoring)
             x = held.x.matrix if isinstance(held.x, SparseRows) else held.x
+            twin = copy.copy(self)
+            twin.network_ = copy.copy(self.network_)
+            twin.__dict__.pop("feature_names_in_", None)  # these rows are an array
 
             def score(params: Any) -> float:
-                self.network_.params = params
-                return float(scorer(self, x, y, **({} if weight is None else {"sample_weight": weight})))
+                twin.network_.params = params
+                return float(scorer(twin, x, y, **({} if weight is None else {"sample_weight": weight})))
 
             return score
 

@@ -65,7 +65,7 @@ class BaseNetworkEstimator(NetworkEstimator):
         Parameters
         ----------
         X : array, frame, or list of arrays
-            A table (n_samples, n_features), images (n_samples, channels, height, width), sequences (n_samples, positions,
+            A table (n_samples, n_features), images (n_samples, height, width, channels), sequences (n_samples, positions,
             features), or a list of arrays (positions, features) of different length.
         y : array of shape (n_samples,) or (n_samples, n_outputs)
         sample_weight : array of shape (n_samples,), optional
@@ -105,15 +105,18 @@ class BaseNetworkEstimator(NetworkEstimator):
     # ---------------------------------------------------------------- rows
     def _inputs(self, X: Any, reset: bool) -> Any:
         """X, checked as scikit-learn does; a list of sequences is left to the network."""
-        if not is_sequences(X):
+        sequences = sequences_in(X)
+        if sequences is None:
             return validate_data(self, X, allow_nd=True, dtype=(np.float64, np.float32), reset=reset)
         if reset:
-            self.n_features_in_ = X[0].shape[1]
-        return X
+            self.n_features_in_ = sequences[0].shape[1]
+        return sequences
 
     def _outputs(self, X: Any) -> np.ndarray:
-        if hasattr(self, "network_") and (is_sequences(X) or (isinstance(X, np.ndarray) and X.ndim > 2)):
-            return self.network_(X)
+        if hasattr(self, "network_"):
+            sequences = X if isinstance(X, np.ndarray) and X.ndim > 2 else sequences_in(X)
+            if sequences is not None:
+                return self.network_(sequences)
         return super()._outputs(X)
 
     # ---------------------------------------------------------------- the network that y asks for
@@ -353,6 +356,21 @@ def after(loss: Loss) -> list[Layer]:
     return [Sigmoid()] if isinstance(loss, BinaryCrossEntropy) else []
 
 
-def is_sequences(X: Any) -> bool:
-    """Whether X is a list of arrays (positions, features)."""
-    return isinstance(X, list) and len(X) > 0 and all(isinstance(row, np.ndarray) and row.ndim == 2 for row in X)
+def sequences_in(X: Any) -> list[np.ndarray] | None:
+    """X as a list of arrays (positions, features), if that is what a list or an array of objects holds."""
+    if not isinstance(X, list | tuple) and not (isinstance(X, np.ndarray) and X.dtype == object and X.ndim == 1):
+        return None
+    if len(X) == 0 or not all(isinstance(row, list | tuple | np.ndarray) for row in X):
+        return None
+    try:
+        rows = [row if isinstance(row, np.ndarray) else np.array(row, np.float64) for row in X]
+    except (ValueError, TypeError):
+        return None
+    if all(row.ndim == 2 for row in rows):
+        return rows
+    if all(row.ndim == 1 for row in rows) and len({len(row) for row in rows}) > 1:
+        raise ValueError(
+            "X holds sequences of different length with one axis each; expected arrays (positions, features). "
+            "Where each position is one number, pass [np.reshape(row, (-1, 1)) for row in X]."
+        )
+    return None

@@ -36,6 +36,8 @@ def save(model: Any, path: str | os.PathLike[str], notes: dict[str, Any] | None 
 
     if not Path(path).absolute().parent.is_dir():
         raise FileNotFoundError(f"the folder {Path(path).absolute().parent} does not exist.")
+    if Path(path).is_dir():
+        raise IsADirectoryError(f"{os.fspath(path) or 'the empty name'} is a folder; name a file in it.")
     tensors: dict[str, np.ndarray] = {}
     body = {"model": encode(model, tensors, ""), "fingerprint": fingerprint(model), "notes": notes or {}}
     text = json.dumps(body, allow_nan=False)
@@ -76,6 +78,10 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, np.nda
         raise IsADirectoryError(f"{path} is a folder, not a model file.")
     if not Path(path).exists():
         raise FileNotFoundError(f"{path} does not exist.")
+    if not Path(path).is_file():
+        raise ValueError(f"{path} is no model file: it is no ordinary file.")
+    if not os.access(path, os.R_OK):
+        raise PermissionError(f"{path} may not be read.")
     try:
         with safe_open(path, framework="np") as file:
             metadata = file.metadata() or {}
@@ -86,13 +92,25 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, np.nda
         body = metadata["body"]
         if digest(body, tensors) != metadata["digest"]:
             raise ValueError(f"{path} is damaged: its contents do not match its digest.")
-        contents = json.loads(body)
-        if not (isinstance(contents, dict) and isinstance(contents["model"], dict) and isinstance(contents["fingerprint"], dict)):
+        contents = parsed(body)
+        parts = {"notes": {}, **contents} if isinstance(contents, dict) else {}
+        if not all(isinstance(parts.get(name), dict) for name in ("model", "fingerprint", "notes")):
             raise ValueError(f"{path} holds no model.")
-        contents.setdefault("notes", {})
-        return contents, tensors
+        return parts, tensors
     except (SafetensorError, OSError, KeyError, TypeError, UnicodeDecodeError, RecursionError, json.JSONDecodeError) as error:
         raise ValueError(f"{path} is no model file, or a damaged one: {error}.") from error
+
+
+def parsed(text: str) -> Any:
+    """JSON as the standard has it: no NaN, no numbers without end."""
+
+    def refuse(word: str) -> None:
+        raise TypeError(f"{word} is no JSON")
+
+    try:
+        return json.loads(text, parse_constant=refuse)
+    except ValueError as error:
+        raise TypeError(str(error)) from error
 
 
 def digest(text: str, tensors: dict[str, np.ndarray]) -> str:

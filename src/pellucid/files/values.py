@@ -25,6 +25,7 @@ CLASSES = {
     "NetworkRegressor": "pellucid.estimators",
     "RBFClassifier": "pellucid.estimators",
     "RBFRegressor": "pellucid.estimators",
+    "Columns": "pellucid.tables",
     "Pipeline": "sklearn.pipeline",
     "ColumnTransformer": "sklearn.compose",
     "TransformedTargetRegressor": "sklearn.compose",
@@ -87,9 +88,10 @@ def encode_array(value: np.ndarray, tensors: dict[str, np.ndarray], path: str) -
 def encode_object(value: Any, tensors: dict[str, np.ndarray], path: str) -> dict[str, Any]:
     name = type(value).__name__
     if CLASSES.get(name) is None or class_of(name) is not type(value):
+        best = " Save its best_estimator_." if hasattr(value, "best_estimator_") else ""
         raise TypeError(
             f"{path or 'the model'}: {name} cannot be stored in a model file, which holds data, never code. It holds networks, pellucid's "
-            "estimators, and pipelines of scikit-learn's usual preprocessing."
+            f"estimators, and pipelines of scikit-learn's usual preprocessing.{best}"
         )
     state = {k: v for k, v in vars(value).items() if k != "_skl_callbacks"}
     state = {k: None if k in LEFT_OUT and not isinstance(v, str) else v for k, v in state.items()}

@@ -63,8 +63,8 @@ def forward_accumulation(model: Any, X: Any, y: Any) -> ForwardAccumulation:
         ∂h[i]/∂ϑ[j] = directly,                          j = i
                     = ∂h[i]/∂h[i−1] · ∂h[i−1]/∂ϑ[j],     j < i
 
-    and at the end ∂L/∂ϑ = ∂L/∂h · ∂h/∂ϑ. A block that is no chain counts as one layer; rows must not influence each
-    other (batch normalisation makes them).
+    and at the end ∂L/∂ϑ = ∂L/∂h · ∂h/∂ϑ. A block that is no chain counts as one layer. Where a layer lets rows influence
+    each other (batch normalisation does), the batch is carried as one long row, which costs that much more.
     """
     model.require_built()
     batch = model.as_batch(X, y)
@@ -75,11 +75,11 @@ def forward_accumulation(model: Any, X: Any, y: Any) -> ForwardAccumulation:
         tries.append(time.perf_counter() - began)
     began = time.perf_counter()
     ops = NumpyOps(training=True, seed=np.uint32(model.seed), step=np.int32(0), weight=batch.weight, lengths=batch.lengths)
-    h, S, counts = batch.x, None, {"forward": 0, "backward": 0}
+    h, S, counts, rows = batch.x, None, {"forward": 0, "backward": 0}, 1 if mixes_rows(ops, model, batch.x) else len(batch.x)
     names: list[tuple[str, tuple[int, ...]]] = []
     for path, layer, p in blocks(model.net, model.params, ()):
         ops.path = ["net", *path[:-1]] if path else []
-        h, J, D = jacobians(ops, layer, p, h, path[-1] if path else "net", S is not None)
+        h, J, D = jacobians(ops, layer, p, h, path[-1] if path else "net", S is not None, rows)
         if S is not None:
             counts["forward"] += J.shape[0] * J.shape[1] * J.shape[2] * S.shape[2]
             S = J @ S  # (rows, out, in) @ (rows, in, parameters)
@@ -89,7 +89,7 @@ def forward_accumulation(model: Any, X: Any, y: Any) -> ForwardAccumulation:
             names += [(".".join(readable((*path, *key), model.net)), leaf.shape) for key, leaf in learned(p)]
     values, delta = model.loss(ops, h, batch.target)
     w = weights(ops, values, batch)
-    flow = (delta * (w / w.sum())[..., None]).reshape(len(delta), -1)  # (rows, out)
+    flow = (delta * (w / w.sum())[..., None]).reshape(rows, -1)  # (rows, out)
     total = np.einsum("bo,bop->p", flow, S) if S is not None else np.zeros(0)
     counts["forward"] += S.size if S is not None else 0
     parts = np.split(total, np.cumsum([int(np.prod(shape)) for _, shape in names])[:-1])
@@ -114,13 +114,28 @@ def learned(p: Any) -> list[tuple[tuple[Any, ...], Any]]:
     return [(key, leaf) for key, leaf in leaves(p) if not any(isinstance(k, str) and k.startswith("_") for k in key)]
 
 
-def jacobians(ops: Any, layer: Any, p: Any, x: np.ndarray, key: Any, by_input: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def mixes_rows(ops: Any, model: Any, x: np.ndarray) -> bool:
+    """Whether in some block the flow into one row's output goes back into other rows."""
+    for path, layer, p in blocks(model.net, model.params, ()):
+        ops.path = ["net", *path[:-1]] if path else []
+        key = path[-1] if path else "net"
+        x, cache = ops.forward(layer, p, x, key)
+        flow = np.zeros_like(x)
+        flow[:1] = np.random.default_rng(0).normal(size=x[:1].shape)
+        if np.any(ops.backward(layer, p, cache, flow, key)[0][1:]):
+            return True
+    return False
+
+
+def jacobians(
+    ops: Any, layer: Any, p: Any, x: np.ndarray, key: Any, by_input: bool, rows: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """A block's output, ∂output/∂input (rows, out, in; empty unless asked for) and ∂output/∂parameters (rows, out, parameters).
 
     Each row of a Jacobian is what the layer's backward pass makes of a unit vector.
     """
     y, cache = ops.forward(layer, p, x, key)
-    rows, out, size = len(y), int(np.prod(y.shape[1:])), int(np.prod(x.shape[1:])) if by_input else 0
+    out, size = y.size // rows, x.size // rows if by_input else 0
     own = learned(p)
     J, D = np.zeros((rows, out, size)), np.zeros((rows, out, sum(leaf.size for _, leaf in own)))
     for o in range(out):

@@ -108,7 +108,7 @@ def exercise(model: Any, X: Any, y: Any, blank: str = "dW1") -> Exercise:
         raise KeyError(f"nothing called {blank!r} can be left blank.{did_you_mean(blank, known)} There are: {', '.join(sorted(known))}.")
     solution = np.asarray(shown[symbol].values, np.float64)
     hidden = [replace(part, lines=[hide(line, solution) for line in part.lines]) for part in parts]
-    lead = f"Find {symbol}, a matrix of {solution.shape[0]} × {solution.shape[1]}, from what is given. Columns are examples."
+    lead = f"Find {symbol}, an array of {' × '.join(map(str, solution.shape))}, from what is given. Columns are examples."
     rows = int(trace.values.size)
     wrong = {}
     for mistake, Ops, loss in mutants(model):

@@ -15,7 +15,7 @@ from ..optimizers import SGD, GradientDescent, get_optimizer
 from ..proof import check_gradients
 from ..settings import did_you_mean
 from ..tree import flatten, map_leaves
-from .formulas import Writer, equations, substitute
+from .formulas import Writer, entry, equations, substitute
 from .notation import Matrix, number
 from .page import Line, Page, Section
 from .trace import Trace, has_jump, observe
@@ -66,7 +66,7 @@ def sections(trace: Trace, limit: int = 48) -> tuple[Writer, list[Section]]:
         Section("Given", given),
         Section("Forward", forward, kind="forward"),
         Section("Loss", loss, kind="loss"),
-        Section("Backward", [flow, *backward], kind="backward", lead="δ is ∂L/∂z, ∇ the gradient by a parameter."),
+        Section("Backward", [*flow, *backward], kind="backward", lead="δ is ∂L/∂z, ∇ the gradient by a parameter."),
     ]
 
 
@@ -89,7 +89,7 @@ def targets(trace: Trace) -> np.ndarray:
     return loss.distribution(NumpyOps(), trace.output, target) if hasattr(loss, "distribution") else target
 
 
-def loss_lines(trace: Trace, writer: Writer, y: str, dy: str) -> tuple[list[Line], Line]:
+def loss_lines(trace: Trace, writer: Writer, y: str, dy: str) -> tuple[list[Line], list[Line]]:
     """The loss with its numbers, and the flow it sends back."""
     loss, count, even = trace.loss_function, trace.values.size, uniform(trace)
     found = [e.rstrip(".") for e in equations([line.strip() for line in (type(loss).__doc__ or "").splitlines()]) if "=" in e]
@@ -118,9 +118,8 @@ def loss_lines(trace: Trace, writer: Writer, y: str, dy: str) -> tuple[list[Line
     if tail:
         words = f"({words}){tail}"
         numbers = ["(", *numbers, f") / {count}"] if numbers and even else None
-    return lines, Line(
-        f"{dy} = {words}", numbers, writer.show(dy, trace.layers["net"].dy), note="the mean comes in here, once" if tail else ""
-    )
+    flow = Line(f"{dy} = {words}", numbers, writer.show(dy, trace.layers["net"].dy), note="the mean comes in here, once" if tail else "")
+    return lines, [flow, *entry(dy, numbers, flow.result)]
 
 
 def uniform(trace: Trace) -> bool:

@@ -24,12 +24,13 @@ LATEX = {
     "∘": r"\circ ", "‖": r"\|", "∈": r"\in ", "½": r"\tfrac12 ", "α": r"\alpha ", "β": r"\beta ", "γ": r"\gamma ", "δ": r"\delta ",
     "ε": r"\varepsilon ", "η": r"\eta ", "θ": r"\theta ", "ϑ": r"\vartheta ", "κ": r"\kappa ", "λ": r"\lambda ", "μ": r"\mu ",
     "π": r"\pi ", "ρ": r"\rho ", "σ": r"\sigma ", "τ": r"\tau ", "φ": r"\varphi ", "ψ": r"\psi ", "ω": r"\omega ", "Φ": r"\Phi ",
-    "Δ": r"\Delta ", "{": r"\{", "}": r"\}", "%": r"\%", "&": r"\&", "#": r"\#", "$": r"\$", "⟨": r"\langle ", "⟩": r"\rangle ", "_": r"\_",
+    "Δ": r"\Delta ", "Λ": r"\Lambda ", "′": "'", "{": r"\{", "}": r"\}", "%": r"\%", "&": r"\&", "#": r"\#", "$": r"\$",
+    "⟨": r"\langle ", "⟩": r"\rangle ", "_": r"\_",
 }  # fmt: skip
 ACCENTS = {"\u0302": ("hat", "^"), "\u0303": ("tilde", "~"), "\u0304": ("bar", "¯"), "\u0307": ("dot", "˙")}
 
 TOKEN = re.compile(
-    rf"(?P<sup>[{''.join(RAISED)}]+|\^\{{[^}}]*\}}|\^\w+)|(?P<sub>[{''.join(LOWERED)}]+|_\{{[^}}]*\}}|_[A-Za-z0-9]+)|(?P<prime>[′']+)"
+    rf"(?P<sup>[{''.join(RAISED)}]+|\^\{{[^}}]*\}}|\^[A-Za-z0-9]+)|(?P<sub>[{''.join(LOWERED)}]+|_\{{[^}}]*\}}|_[A-Za-z0-9]+)|(?P<prime>[′']+)"
     r"|(?P<number>\d+(?:\.\d+)?(?:e[+-]?\d+)?)|(?P<word>[A-Za-z]{2,})|(?P<letter>[^\W\d_][\u0300-\u036f]?)|(?P<space>\s+)|(?P<sign>.)"
 )
 
@@ -87,7 +88,7 @@ class Matrix:
             return f"⟨{shape}: ?⟩"
         finite = np.abs(np.asarray(self.values, np.float64))
         i = np.unravel_index(int(finite.argmax()), finite.shape)
-        place = ", ".join(str(int(k) + 1) for k in i)
+        place = ", ".join(map(str, map(int, i)))
         return f"⟨{shape}, norm {number(float(np.linalg.norm(finite)))}, largest {number(self.values[i])} at [{place}]⟩"
 
     @property
@@ -206,7 +207,12 @@ def mathml_matrix(m: Matrix) -> str:
     if m.scalar:
         cell = f"<mn{' class=blank' if m.blank else ''}>{cells[0][0]}</mn>"
         return f"<mo>(</mo>{cell}<mo>)</mo>" if cells[0][0].startswith("−") else cell
-    rows = "".join("<mtr>" + "".join(f"<mtd><mn>{c}</mn></mtd>" for c in row) + "</mtr>" for row in cells)
+    signed = [any(row[j].startswith("−") for row in cells) for j in range(len(cells[0]))]
+    sign = "<mphantom><mn>−</mn></mphantom>"  # room for the sign that others in the column have
+    rows = "".join(
+        "<mtr>" + "".join(f"<mtd>{sign * (signed[j] and c[0] != '−')}<mn>{c}</mn></mtd>" for j, c in enumerate(row)) + "</mtr>"
+        for row in cells
+    )
     return f'<mtable class="matrix{" blank" if m.blank else ""}">{rows}</mtable>'
 
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import html as escape_html
+import re
 import textwrap
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from .notation import Matrix, Parts, latex, mathml, text
 
 __all__ = ["Line", "Page", "Section", "document"]
 
 WIDTH = 108  # signs in a line of plain text
+LONG = 48  # signs of a formula that has a line of its own
 
 STYLE = """
 :root{color-scheme:light}
@@ -22,12 +26,13 @@ h2.forward{--c:#2f6fb7} h2.loss{--c:#7a4fb0} h2.backward{--c:#c4561a} h2.update{
 p.lead{margin:.1rem 0 .6rem;color:#566} .note{color:#677;font-size:.82rem} td .note{display:block}
 table.lines{border-collapse:collapse} table.lines td{padding:.28rem .5rem .28rem 0;vertical-align:middle}
 td.where{color:#89a;font:12px/1.3 ui-monospace,'DejaVu Sans Mono',monospace;white-space:nowrap;padding-right:1rem!important}
-td.formula{white-space:nowrap;min-width:13.5rem} td.where{min-width:5rem}
-.result{display:inline-block;margin:.15rem 0} .result math{font-weight:600}
+td.formula{white-space:nowrap;min-width:13.5rem} td.formula[colspan]{white-space:normal} td.where{min-width:5rem}
+td math{margin:.12rem 0} .result{display:inline-block} .result math{font-weight:600}
 math{font-size:1.02em} mtable.matrix{font-size:.86em;border-left:1.5px solid;border-right:1.5px solid;margin:0 .28em;
 --t:linear-gradient(currentColor,currentColor);background:var(--t) left top/.35em 1.5px no-repeat,var(--t) right top/.35em 1.5px no-repeat,
 var(--t) left bottom/.35em 1.5px no-repeat,var(--t) right bottom/.35em 1.5px no-repeat}
-mtable.matrix.blank{background-color:#fff2e6} mtd{padding:.14em .4em;text-align:right} .blank{color:#c4561a;background:#fff2e6}
+mtable.matrix.blank{background-color:#fff2e6} mtd{padding:.14em .4em}
+.blank{color:#c4561a;background:#fff2e6}
 table.grid{border-collapse:collapse;font-size:.86rem} table.grid th{text-align:left;font-weight:600;border-bottom:1px solid #999}
 table.grid td,table.grid th{padding:.2rem .8rem .2rem 0} table.grid td.n{font-variant-numeric:tabular-nums}
 .ok{color:#1c7a45;font-weight:600} .bad{color:#c22;font-weight:700} code,pre{font:13px/1.4 ui-monospace,'DejaVu Sans Mono',monospace}
@@ -126,17 +131,49 @@ def document(title: str, body: str) -> str:
 
 
 def text_line(line: Line) -> list[str]:
-    left, equals = line.formula, "   = "
-    where = f"   [{line.where}]" if line.where else ""
-    if not line.numbers and line.result is None:
+    left, equals, numbers = line.formula, "   = ", numbers_of(line)
+    where = (f"   [{line.where}]" if line.where else "") + (f"   ({line.note})" if line.note else "")
+    if len(left + where) > WIDTH:
+        rows = textwrap.wrap(left, WIDTH, subsequent_indent="      ")
+        left, where = "\n".join([*rows, f"     {where[2:]}"]), ""
+    if not numbers and line.result is None:
         return [left + where]
-    if not line.numbers:
-        return [*text([left, " = ", result_of(line), *([where] if where else [])]), ""]
-    result = [" = ", result_of(line)] if line.result is not None else []
-    block = text([equals, *line.numbers, *result])
-    if max(map(len, block)) > WIDTH and result:
-        block = [*text([equals, *line.numbers]), *text([equals, result[1]])]
+    if not numbers:
+        block = text([left, " = ", result_of(line), *([where] if where else [])])
+        return [*block, ""] if "\n" not in left and max(map(len, block)) <= WIDTH else [left + where, *text([equals, result_of(line)]), ""]
+    result = [[equals if i == 0 else " = ", result_of(line)] for i in (0, 1)] if line.result is not None else [[], []]
+    block = text([equals, *numbers, *result[1]])
+    if max(map(len, block)) > WIDTH:
+        pieces = wrapped([equals, *numbers])
+        block = [row for piece in pieces for row in text(piece)] + (text(result[0]) if result[0] else [])
     return [left + where, *block, ""]
+
+
+def wrapped(parts: Parts) -> list[Parts]:
+    """The parts in pieces that fit a line, broken before a sign."""
+    pieces: list[Parts] = [[]]
+    for piece in pieces_of(parts):
+        if pieces[-1] and max(map(len, text([*pieces[-1], *piece]))) > WIDTH:
+            pieces.append(["     "])
+        pieces[-1] += piece
+    return pieces
+
+
+def pieces_of(parts: Parts) -> list[Parts]:
+    """The parts cut before every sign that joins two of them."""
+    pieces: list[Parts] = [[]]
+    for part in parts:
+        if isinstance(part, str) and part[:2] in (" +", " −", " ⊙", " ;", ", ", " /") and pieces[-1]:
+            pieces.append([])
+        pieces[-1].append(part)
+    return pieces
+
+
+def numbers_of(line: Line) -> Parts | None:
+    """The right side with numbers, unless it is nothing but the result."""
+    alone = line.numbers[0] if line.numbers and len(line.numbers) == 1 else None
+    copied = isinstance(alone, Matrix) and line.result is not None and np.array_equal(alone.values, line.result.values)
+    return None if copied else line.numbers
 
 
 def tidy(parts: Parts) -> Parts:
@@ -157,18 +194,33 @@ def result_of(line: Line) -> Any:
 def html_line(line: Line) -> str:
     note = f" <span class=note>{escape_html.escape(line.note)}</span>" if line.note else ""
     name, eq, rest = line.formula.partition(" = ")
-    numbers = mathml(["=", *line.numbers]) if line.numbers else ""
+    own = numbers_of(line)
+    pieces = [mathml(piece) for piece in pieces_of(["=", *own])] if own else []
+    numbers = infix(pieces)
     result = mathml(["=", result_of(line)]) if line.result is not None else ""
-    formula = mathml([name, *([eq + rest] if eq else [])])
-    head = f"<tr><td class=where>{line.where}</td><td class=formula>{formula}{note}</td>"
-    return f"{head}<td>{numbers} <span class=result>{result}</span></td></tr>"
+    first, *others = re.split(r"(?= [+;] )", rest) if len(line.formula) > LONG else [rest]
+    formula = infix([mathml([name, *([eq + first] if eq else [])]), *(mathml([part]) for part in others)])
+    shown = f"{numbers} <span class=result>{result}</span>"
+    if len(line.formula) > LONG:  # the numbers under it, so that they stay in sight
+        head = f"<tr><td class=where>{line.where}</td><td class=formula colspan=2>{formula}{note}</td></tr>"
+        return head + (f"<tr><td></td><td colspan=2>{shown}</td></tr>" if numbers or result else "")
+    return f"<tr><td class=where>{line.where}</td><td class=formula>{formula}{note}</td><td>{shown}</td></tr>"
+
+
+def infix(pieces: list[str]) -> str:
+    """Formulas after each other; a sign that one begins with stands between it and the one before."""
+    return " ".join([*pieces[:1], *(piece.replace("<math><mo>", '<math><mo form="infix">', 1) for piece in pieces[1:])])
 
 
 def latex_rows(line: Line) -> list[str]:
     name, sign, rest = next((p for p in (line.formula.partition(s) for s in (" = ", " ← ")) if p[1]), (line.formula, "", ""))
     first = f"{latex([name])} &{latex([sign.lstrip() + rest])}"
     end = f" = {latex([result_of(line)])}" if line.result is not None else ""
-    return [first, f"&= {latex(line.numbers)}{end}"] if line.numbers else [first + end]
+    numbers = numbers_of(line)
+    if not numbers:
+        return [first + end]
+    pieces = [latex(piece) for piece in wrapped(numbers)]
+    return [first, *(f"&{'=' if i == 0 else r'{}'} {piece}{end if i == len(pieces) - 1 else ''}" for i, piece in enumerate(pieces))]
 
 
 def latex_words(words: str) -> str:

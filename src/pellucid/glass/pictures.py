@@ -7,15 +7,17 @@ A picture is a list of a few kinds of shapes. It becomes SVG by itself, and a ma
 from __future__ import annotations
 
 import html
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..layers.combine import Chain
+from ..layers.combine import Chain, Concat, Parallel, Product
 from ..layers.linear import Linear
 from ..training.callbacks import Callback
+from ..tree import is_buffer, leaves
 from .doctor import sample
 from .page import document
 from .trace import Trace, norm, observe
@@ -113,23 +115,45 @@ def shade(value: float, largest: float) -> str:
 
 # -------------------------------------------------------------------- the network
 def picture_network(model: Any, X: Any = None, y: Any = None, most: int = 12) -> Picture:
-    """The units of a chain of dense layers, every weight a line: red positive, blue negative, thick large.
+    """Any network with its weights as colours: red positive, blue negative, strong large.
 
-    With X and y there is a second drawing beside it, with the gradients. At most `most` units of a layer are drawn.
+    A chain of dense layers is drawn unit by unit, every weight a line. Every other expression is drawn as blocks joined by
+    wires, each with its weights as small images: a matrix (a row for every unit), the kernels of a convolution, the centres of
+    a kernel layer. With X and y there is a second drawing, of the gradients. At most `most` units of a layer are drawn.
     """
     model.require_built()
-    flat = chain_of(model.net, model.params)
-    if flat is None or not flat:
-        raise ValueError(f"only chains of Linear layers can be drawn unit by unit, got {model.net!r}. net.draw() draws any expression.")
-    panels = [("weights", [p["W"] for p in flat])]
+    if (X is None) != (y is None):
+        raise ValueError("gradients are those of a loss: give X and y, or neither.")
+    panels = [("weights", model.params)]
     if X is not None:
-        grads = chain_of(model.net, observe(model.net, model.loss, model.params, model.as_batch(X, y), model.seed).gradient_tree)
-        panels.append(("gradients", [g["W"] for g in grads or []]))
-    gap, high = 150, 60 + 34 * min(most, max(max(p["W"].shape) for p in flat))
-    wide = 80 + gap * len(flat)
-    picture = Picture(repr(model.net), wide * len(panels), high + 20)
-    for k, (label, weights) in enumerate(panels):
+        panels.append(("gradients", observe(model.net, model.loss, model.params, model.as_batch(X, y), model.seed).gradient_tree))
+    if chain_of(model.net, model.params):
+        return units(model.net, panels, most)
+    title, height, picture = repr(model.net), 0.0, Picture("", 0, 0)
+    for label, tree in panels:
+        arrays = [np.abs(a).max(initial=0.0) for path, a in leaves(tree) if np.ndim(a) > 1]
+        block = block_of(model.net, tree, max(map(float, arrays), default=0.0) or 1.0, most)
+        middle = height + 40 + block.height / 2
+        picture.words(16, height + 24, label, 15, INK, "start")
+        picture.words(14, middle + 5, "x", 16)
+        wire(picture, (24, middle), (44, middle))
+        block.draw(picture, 44, middle)
+        wire(picture, (44 + block.width, middle), (64 + block.width, middle))
+        picture.words(74 + block.width, middle + 5, "y", 16)
+        picture.width, height = block.width + 92, height + block.height + 60
+    return Picture(title, picture.width, height, picture.shapes)
+
+
+def units(net: Any, panels: list[tuple[str, Any]], most: int) -> Picture:
+    """A chain of dense layers, unit by unit."""
+    layers = {label: [p.get("W") for p in chain_of(net, tree) or []] for label, tree in panels}
+    shapes = [W.shape for W in layers["weights"]]
+    gap, high = 150, 60 + 34 * min(most, max(map(max, shapes)))
+    wide = 80 + gap * len(shapes)
+    picture = Picture(repr(net), wide * len(panels), high + 20)
+    for k, (label, weights) in enumerate(layers.items()):
         picture.words(k * wide + wide / 2, 20, label, 15)
+        weights = [np.zeros(shape) if W is None else W for W, shape in zip(weights, shapes, strict=True)]
         largest = max(float(np.abs(W).max()) for W in weights) or 1.0
         sizes = [weights[0].shape[0], *(W.shape[1] for W in weights)]
         spots = []
@@ -157,6 +181,120 @@ def chain_of(net: Any, p: Any) -> list[Any] | None:
         parts = [chain_of(layer, p[i]) for i, layer in enumerate(net.layers)]
         return None if any(part is None for part in parts) else [entry for part in parts for entry in part or []]
     return [] if not p and not net.children else None
+
+
+@dataclass
+class Block:
+    """A part of a drawing: its size, and how it is drawn from its left end, with its wire in the middle."""
+
+    width: float
+    height: float
+    draw: Callable[[Picture, float, float], None]
+
+
+def block_of(net: Any, p: Any, largest: float, most: int) -> Block:
+    """An expression as a block; `p` are its parameters, or their gradients."""
+    whole = net.both if getattr(net, "bidirectional", False) else net
+    inside = [child(p, i) for i in range(len(whole.children))]
+    parts = [block_of(layer, q, largest, most) for layer, q in zip(whole.children, inside, strict=True)]
+    if isinstance(whole, Chain):
+        return in_line(parts)
+    if isinstance(whole, Parallel):
+        return side_by_side(parts, {Concat: "⧺", Product: "×"}.get(type(whole), "+"))
+    return framed(net, parts[0]) if len(parts) == 1 else leaf_block(net, p, largest, most)
+
+
+def child(p: Any, i: int) -> Any:
+    """The parameters of a child; an empty tree where nothing is learned."""
+    if isinstance(p, dict):
+        return next(iter(p.values()), {})
+    return p[i] if i < len(p) else {}
+
+
+def in_line(parts: list[Block], gap: float = 26) -> Block:
+    def draw(picture: Picture, x: float, middle: float) -> None:
+        for i, part in enumerate(parts):
+            if i:
+                wire(picture, (x - gap, middle), (x, middle))
+            part.draw(picture, x, middle)
+            x += part.width + gap
+
+    return Block(sum(part.width + gap for part in parts) - gap, max(part.height for part in parts), draw)
+
+
+def side_by_side(parts: list[Block], sign: str) -> Block:
+    """Branches under each other; their ends meet in a sign."""
+    wide, high, side = max(part.width for part in parts), sum(part.height + 14 for part in parts) - 14, 34
+
+    def draw(picture: Picture, x: float, middle: float) -> None:
+        top, end = middle - high / 2, x + wide + 2 * side
+        for part in parts:
+            at = top + part.height / 2
+            begin = x + side + (wide - part.width) / 2
+            picture.line([(x, middle), (x + 12, middle), (x + 12, at), (begin, at)], PALE, 1.5)
+            part.draw(picture, begin, at)
+            picture.line([(begin + part.width, at), (end - 12, at), (end - 12, middle)], PALE, 1.5)
+            top += part.height + 14
+        picture.disc(end - 12, middle, 11, "#ffffff")
+        picture.words(end - 12, middle + 5.5, sign, 16)
+
+    return Block(wide + 2 * side, high, draw)
+
+
+def framed(net: Any, part: Block) -> Block:
+    """A layer around another one."""
+
+    def draw(picture: Picture, x: float, middle: float) -> None:
+        frame(picture, x, middle - part.height / 2 - 24, part.width + 24, part.height + 36, PALE)
+        picture.words(x + 10, middle - part.height / 2 - 8, label_of(net), 12, PALE, "start")
+        wire(picture, (x, middle), (x + 12, middle))
+        part.draw(picture, x + 12, middle)
+        wire(picture, (x + 12 + part.width, middle), (x + 24 + part.width, middle))
+
+    return Block(part.width + 24, part.height + 60, draw)
+
+
+def leaf_block(net: Any, p: Any, largest: float, most: int) -> Block:
+    """A layer as a box with its name and its weights as images."""
+    found = [image for path, a in leaves(p) if not is_buffer(path[-1:]) for image in images(np.asarray(a))]
+    shown = [image[:most, :most] for image in found[:6]]
+    cell = 8.0 if max((max(image.shape) for image in shown), default=0) > 4 else 13.0
+    wide = max(16 + 7.2 * len(label_of(net)), 12 + sum(cell * image.shape[1] + 8 for image in shown))
+    high = 34 + (max(cell * len(image) for image in shown) + 6 if shown else 0)
+
+    def draw(picture: Picture, x: float, middle: float) -> None:
+        top = middle - high / 2
+        picture.box(x, top, wide, high, "#f4f6f8")
+        frame(picture, x, top, wide, high, INK)
+        picture.words(x + wide / 2, top + 21, label_of(net), 13)
+        at = x + (wide - sum(cell * image.shape[1] + 8 for image in shown) + 8) / 2
+        for image in shown:
+            for (i, j), value in np.ndenumerate(image):
+                picture.box(at + cell * j, top + 32 + cell * i, cell, cell, shade(value, largest))
+            frame(picture, at, top + 32, cell * image.shape[1], cell * len(image), PALE)
+            at += cell * image.shape[1] + 8
+
+    return Block(wide, high, draw)
+
+
+def images(a: np.ndarray) -> list[np.ndarray]:
+    """An array of weights as images: a matrix with a row for every unit; of a convolution each unit's kernel on the first channel."""
+    if a.ndim == 4:
+        return list(np.moveaxis(a[:, :, 0], -1, 0))
+    return [a[:, :, o].T for o in range(a.shape[-1])] if a.ndim == 3 else [a.T] if a.ndim == 2 else []
+
+
+def label_of(net: Any) -> str:
+    size = next((f" {value}" for f in ("units", "rate", "size") if isinstance(value := getattr(net, f, None), int | float | tuple)), "")
+    return (f"{net.name}: " if net.name else "") + f"{type(net).__name__}{size}"
+
+
+def frame(picture: Picture, x: float, y: float, width: float, height: float, colour: str) -> None:
+    picture.line([(x, y), (x + width, y), (x + width, y + height), (x, y + height), (x, y)], colour)
+
+
+def wire(picture: Picture, a: tuple[float, float], b: tuple[float, float]) -> None:
+    picture.line([a, b], PALE, 1.5)
 
 
 # -------------------------------------------------------------------- the flow over epochs
@@ -195,6 +333,7 @@ class GradientFlow(Callback):
             picture.line([(left + wide * k / max(1, len(values) - 1), place(v)) for k, v in enumerate(values)], colour, 2)
             picture.line([(left + wide + 16, top + 12 + 20 * i), (left + wide + 36, top + 12 + 20 * i)], colour, 2)
             picture.words(left + wide + 42, top + 16 + 20 * i, name, 12, INK, "start")
+        picture.words(left + wide / 2, top + high + 20, "epoch", 11, PALE)
         for epoch in (0, len(next(iter(logs.values()))) - 1):
             picture.words(left + wide * (epoch > 0), top + high + 20, str(epoch), 11, PALE)
         return picture

@@ -25,7 +25,7 @@ class LayerTrace:
 
     `x`, `y` are its input and output, `dy`, `dx` the flow that came and the flow it passed on (None where nothing
     was asked for), `params` and `grads` its own arrays by name, `notes` the inner values it offered: a list per
-    name, one entry per time step for a recurrent layer.
+    name, one entry per time step for a recurrent layer. `lengths` are those of its input's sequences, if they differ.
     """
 
     path: str
@@ -37,6 +37,7 @@ class LayerTrace:
     dx: Any = None
     grads: dict[str, Any] = field(default_factory=dict)
     notes: dict[str, list[Any]] = field(default_factory=dict)
+    lengths: Any = None
 
     @property
     def is_leaf(self) -> bool:
@@ -77,7 +78,7 @@ class Recorder(Ops):
     def forward(self, layer, p, x, key):
         path = (*self.path, key)[1:]
         own = {k: v for k, v in p.items() if not isinstance(v, dict | tuple)} if isinstance(p, dict) else {}
-        call = LayerTrace("", layer, own, x)
+        call = LayerTrace("", layer, own, x, lengths=self.lengths)
         self.calls.append((path, call))
         self.waiting.setdefault(path, []).append(call)
         self.running.append(call)

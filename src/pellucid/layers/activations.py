@@ -43,7 +43,7 @@ class Activation(Layer):
     def derivative(self, xp: Any, z: Array, y: Array) -> Array:
         raise NotImplementedError
 
-    #: g(z) and g′ as pages show them; those who leave it out are shown with the equations of their docstring
+    #: g(z) and g′ as pages show them and compute them; those who leave it out are shown with the equations of their docstring
     shown: ClassVar[tuple[str, str]] = ("g(z)", "g′(z)")
 
     def formulas(self):
@@ -105,6 +105,8 @@ class LeakyReLU(Activation):
 
     slope: float = 0.01
 
+    shown = ("max(0, z) + slope min(0, z)", "([z > 0] + slope [z ≤ 0])")
+
     def g(self, xp, z):
         return xp.where(z > 0, z, self.slope * z)
 
@@ -116,6 +118,8 @@ class ELU(Activation):
     """Exponential linear unit.   g(z) = z where z > 0, else α(eᶻ − 1);   g′ = 1, else y + α."""
 
     alpha: float = 1.0
+
+    shown = ("max(0, z) + α (exp(min(0, z)) − 1)", "([z > 0] + [z ≤ 0] ⊙ (y + α))")
 
     def g(self, xp, z):
         return xp.where(z > 0, z, self.alpha * xp.expm1(xp.minimum(z, 0)))
@@ -136,9 +140,14 @@ class GELU(Layer):
         density = ops.xp.exp(-0.5 * z * z) * (1 / math.sqrt(2 * math.pi))
         return (dy * (Phi + z * density) if wrt_input else None), {}
 
+    def formulas(self):
+        return ["y = z ⊙ Φ(z)"], ["dz = dy ⊙ (Φ(z) + z ⊙ φ(z))"]
+
 
 class SiLU(Activation):
     """Sigmoid linear unit.   g(z) = z σ(z),   g′ = σ(z) + y (1 − σ(z))."""
+
+    shown = ("z ⊙ σ(z)", "(σ(z) + y ⊙ (1 − σ(z)))")
 
     def g(self, xp, z):
         return z * logistic(xp, z)
@@ -150,6 +159,8 @@ class SiLU(Activation):
 
 class Softplus(Activation):
     """Smooth ReLU.   g(z) = log(1 + eᶻ),   g′ = σ(z)."""
+
+    shown = ("log(1 + exp(z))", "σ(z)")
 
     def g(self, xp, z):
         return xp.maximum(z, 0) + xp.log1p(xp.exp(-xp.abs(z)))
@@ -186,6 +197,9 @@ class Elementwise(Activation):
     def derivative(self, xp, z, y):
         return self.slope(xp, z)
 
+    def formulas(self):
+        return [f"y = {self.function.__name__}(z)"], [f"dz = dy ⊙ {self.slope.__name__}(z)"]
+
 
 class Threshold(Activation):
     """A jump at zero. Its derivative is zero wherever it exists, so nothing can be learned through it.
@@ -212,9 +226,15 @@ class Threshold(Activation):
             )
         return super().backward(ops, p, cache, dy, wrt_input)
 
+    def formulas(self):
+        slopes = {None: "0", "identity": "1", "clip": "[|z| ≤ 1]", "logistic": "σ(z) ⊙ (1 − σ(z))"}
+        return [f"y = {self.shown[0]}"], [f"dz = dy ⊙ {slopes[self.surrogate]}"]
+
 
 class Sign(Threshold):
     """Sign unit.   g(z) = 1 where z ≥ 0, else −1."""
+
+    shown = ("sign(z)", "0")
 
     def g(self, xp, z):
         return xp.where(z >= 0, xp.ones_like(z), -1)
@@ -222,6 +242,8 @@ class Sign(Threshold):
 
 class Step(Threshold):
     """Step unit (perceptron).   g(z) = 1 where z ≥ 0, else 0."""
+
+    shown = ("[z ≥ 0]", "0")
 
     def g(self, xp, z):
         return (z >= 0).astype(z.dtype)
@@ -246,7 +268,7 @@ class Softmax(Layer):
         return (y * (dy - (dy * y).sum(-1, keepdims=True)) if wrt_input else None), {}
 
     def formulas(self):
-        return ["y = softmax(z)"], ["dz = y ⊙ (dy − yᵀ dy)"]
+        return ["y = exp(z) / Σᵢ exp(z)"], ["dz = y ⊙ (dy − Σᵢ y ⊙ dy)"]
 
 
 class LogSoftmax(Layer):
@@ -265,6 +287,9 @@ class LogSoftmax(Layer):
 
     def backward(self, ops, p, y, dy, wrt_input=True):
         return (dy - ops.xp.exp(y) * dy.sum(-1, keepdims=True) if wrt_input else None), {}
+
+    def formulas(self):
+        return ["y = z − log(Σᵢ exp(z))"], ["dz = dy − exp(y) ⊙ Σᵢ dy"]
 
 
 def log_softmax(xp: Any, z: Array) -> Array:

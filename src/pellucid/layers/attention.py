@@ -80,6 +80,19 @@ class MultiHeadAttention(Layer):
         dx = back[0][0] + back[1][0] + back[2][0] if wrt_input else None
         return dx, (*(g for _, g in back), gradient)
 
+    def formulas(self):  # of one example and head: a column for each position that looks
+        S = "seen(kᵀ q / √c)" if self.causal else "kᵀ q / √c"
+        back = ["dv = da Pᵀ", "dP = vᵀ da", "dS = P ⊙ (dP − Σᵢ P ⊙ dP)", "dq = k dS / √c", "dk = q dSᵀ / √c"]
+        which = "q, k, v: query, key and value of the first example" + ", first head" * (self.heads > 1)
+        return [which, f"S = {S}", "P = exp(S) / Σᵢ exp(S)", "a = v P"], back
+
+    def quantities(self, call, inner):
+        first = lambda z: z[0, :, : self.units // self.heads].T  # noqa: E731
+        known = {name: first(c.y) for name, c in zip("qkv", inner, strict=False)} | {"a": first(inner[3].x)}
+        if call.dy is not None:
+            known |= {f"d{name}": first(c.dy) for name, c in zip("qkv", inner, strict=False)} | {"da": first(inner[3].dx)}
+        return {**known, "P": call.notes["attention"][0][0, 0].T, "c": self.units // self.heads}
+
     def seen(self, ops: Any, T: int) -> Array | None:
         """Which positions each one may look at: shape (batch or 1, 1, T or 1, T), or None for all."""
         t = ops.xp.arange(T)

@@ -121,11 +121,20 @@ class Layer(Settings):
     def formulas(self) -> tuple[list[str], list[str]]:
         """This layer's forward and backward equations; by default the "Forward" and "Backward" lines of its docstring.
 
-        A layer that writes its own states them for column vectors, and pages then put numbers into them.
+        A layer that writes its own states them for column vectors, in the language of `pellucid.glass.reading`, and
+        pages then put numbers into them.
         """
         from ..glass.formulas import from_docstring
 
         return from_docstring(type(self).__doc__)
+
+    def quantities(self, call: Any, inner: list[Any]) -> dict[str, Any]:
+        """What `formulas` speaks of beside x, y, their flows, parameters and settings: values by name, from one traced call.
+
+        `inner` are the calls of this layer's children. Matrices have examples as columns; a series is a dict by number.
+        Names in a tuple called "given" did not come from this call's formulas.
+        """
+        return {}
 
     def formula(self) -> Any:
         """The symbolic forward and backward formulas of this expression, as a page: text, HTML, LaTeX."""

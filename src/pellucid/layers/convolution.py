@@ -9,7 +9,7 @@ import numpy as np
 
 from ..initializers import Glorot, Initializer
 from .base import Layer, ShapeError
-from .sliding import Sliding, real
+from .sliding import Origin, Sliding, real
 
 __all__ = ["ChannelsLast", "Conv1d", "Conv2d"]
 
@@ -59,6 +59,23 @@ class Convolution(Sliding):
         if self.bias:
             grads["b"] = dy.reshape(-1, self.units).sum(0)
         return (real(ops, ops.conv_input_gradient(dy, p["W"], x.shape, windows, self.groups)) if wrt_input else None), grads
+
+    def formulas(self):  # indices inside the kernel count from its middle, or from its start where nothing is padded
+        inside, place, both, read_by = self.indices()
+        k, p, out, reads, by = (",".join(part) for part in (inside, place, both[: self.axes], both[self.axes :], read_by))
+        first = f"n·floor(o/{self.units // self.groups})"  # of the channels of o's group, n in each
+        x, W = ("c", "c") if self.groups == 1 else (f"{first}+c", f"c−{first}")
+        bias = [f"db[o] = Σ_{{b,{out}}} dy[b,{out},o]"] if self.bias else []
+        return [f"y[b,{out},o] = Σ_{{{k},c}} W[{k},c,o] x[b,{reads},{x}]" + (" + b[o]" if self.bias else "")], [
+            f"dW[{k},c,o] = Σ_{{b,{out}}} x[b,{reads},{x}] dy[b,{out},o]",
+            *bias,
+            f"dx[b,{p},c] = Σ_{{{k},o}} W[{k},{W},o] dy[b,{by},o]",
+        ]
+
+    def quantities(self, call, inner):
+        W, first = call.params["W"], (*self.first(), 0, 0)
+        own = {"W": W} | ({"dW": call.grads["W"]} if "W" in call.grads else {})
+        return {name: Origin(a, first) for name, a in own.items()} | {"n": W.shape[-2]}
 
 
 class Conv2d(Convolution):
@@ -144,3 +161,10 @@ class ChannelsLast(Layer):
 
     def backward(self, ops, p, cache, dy, wrt_input=True):
         return (ops.xp.moveaxis(dy, -1, 1) if wrt_input else None), {}
+
+    def formulas(self):  # p counts the places
+        return ["y[b,p,c] = x[b,c,p]"], ["dx[b,c,p] = dy[b,p,c]"]
+
+    def quantities(self, call, inner):
+        last = {name: a.reshape(len(a), -1, a.shape[-1]) for name in ("y", "dy") if (a := getattr(call, name)) is not None}
+        return last | {name: a.reshape(*a.shape[:2], -1) for name in ("x", "dx") if (a := getattr(call, name)) is not None}

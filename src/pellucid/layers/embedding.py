@@ -65,6 +65,12 @@ class Embedding(Layer):
         dW = ops.add_rows(dy.reshape(-1, self.units), ids.reshape(-1), self.symbols)
         return (ops.xp.zeros_like(x) if wrt_input else None), {"W": dW}
 
+    def formulas(self):  # e: in each column a 1 at its id
+        return ["y = W e"], ["dW = dy eᵀ"]
+
+    def quantities(self, call, inner):
+        return {"e": np.eye(self.symbols)[np.ravel(call.x).astype(int)].T}
+
 
 class Positions(Layer):
     """Adds waves that tell a position from the others (Vaswani et al., 2017).
@@ -86,10 +92,17 @@ class Positions(Layer):
         return {}, shape
 
     def forward(self, ops, p, x):
-        _, T, n = x.shape
-        angle = np.arange(T)[:, None] / self.base ** (2 * (np.arange(n) // 2) / n)
-        waves = np.where(np.arange(n) % 2, np.cos(angle), np.sin(angle))
-        return x + ops.xp.asarray(waves, dtype=x.dtype), None
+        return x + ops.xp.asarray(self.waves(*x.shape[1:]), dtype=x.dtype), None
 
     def backward(self, ops, p, cache, dy, wrt_input=True):
         return dy, {}
+
+    def formulas(self):  # s: the waves
+        return ["y = x + s"], ["dx = dy"]
+
+    def quantities(self, call, inner):
+        return {"s": self.waves(*call.x.shape[1:]).T[:, None].repeat(len(call.x), 1).reshape(call.x.shape[-1], -1)}
+
+    def waves(self, T: int, n: int) -> np.ndarray:
+        angle = np.arange(T)[:, None] / self.base ** (2 * (np.arange(n) // 2) / n)
+        return np.where(np.arange(n) % 2, np.cos(angle), np.sin(angle))

@@ -131,6 +131,44 @@ class RBF(Layer):
         grads = {key: g for key, g in (("centres", dmu), ("widths", dh)) if key in p}
         return (dx.reshape(*dy.shape[:-1], x.shape[-1]) if wrt_input else None), grads
 
+    def formulas(self):  # unit by unit: k is one of them
+        r = {"scalar": "h", "per_unit": "h_k"}.get(self.width, "1")
+        rr, r2 = ("1", "2") if r == "1" else (f"{r}²", f"(2 {r}²)")
+        s = {"per_axis": "‖(x − μ_k) / h_k‖²", "full": "‖v_k‖²"}.get(self.width, "‖x − μ_k‖²")
+        y, by_s, by_h = {
+            "gaussian": (f"exp(−s_k / {r2})", f"−dy_k ⊙ y_k / {r2}", f"y_k ⊙ s_k / {r}³"),
+            "multiquadric": (f"√(s_k + {rr})", "dy_k / (2 y_k)", f"{r} / y_k"),
+            "inverse_multiquadric": (f"1 / √(s_k + {rr})", "−dy_k ⊙ y_k³ / 2", f"(−{r} y_k³)"),
+        }[self.kernel]
+        mu, h, x = {
+            "per_axis": ("2 Σ ds_k ⊙ (μ_k − x) / h_k²", "−2 Σ ds_k ⊙ (x − μ_k)² / h_k³", "Σ_k 2 ds_k ⊙ (x − μ_k) / h_k²"),
+            "full": ("−2 Λ_k Σ ds_k ⊙ v_k", "tril(2 (x − μ_k) (ds_k ⊙ v_k)ᵀ)", "Σ_k 2 Λ_k (ds_k ⊙ v_k)"),
+            "scalar": ("2 Σ ds_k ⊙ (μ_k − x)", f"Σ_k Σ dy_k ⊙ {by_h}", "Σ_k 2 ds_k ⊙ (x − μ_k)"),
+        }.get(self.width, ("2 Σ ds_k ⊙ (μ_k − x)", f"Σ dy_k ⊙ {by_h}", "Σ_k 2 ds_k ⊙ (x − μ_k)"))
+        width = {"scalar": "dh", "full": "dΛ_k"}.get(self.width, "dh_k")
+        learned = {"centres": f"dμ_k = {mu}", "widths": f"{width} = {h}"}
+        back = [line for name, line in learned.items() if self.trainable in ("all", name)]
+        first = ["v_k = Λ_kᵀ (x − μ_k)"] if self.width == "full" else []
+        return [*first, f"s_k = {s}", f"y_k = {y}"], [f"ds_k = {by_s}", *back, f"dx = {x}"]
+
+    def quantities(self, call, inner):
+        def units(a: Any, turn: bool = False) -> dict[int, Any]:
+            """One matrix per unit, from an array whose first (or last) axis are the units."""
+            rows = a.reshape(-1, self.units).T[:, None] if turn else a.reshape(self.units, -1, 1)
+            return dict(enumerate(rows, 1))
+
+        known: dict[str, Any] = {"k": range(1, self.units + 1), "y": units(call.y, True)}
+        if call.dy is not None:
+            known["dy"] = units(call.dy, True)
+        values = dict(zip(("μ", "h"), self.parts(call.params), strict=True))
+        values |= {sign: call.grads[key] for sign, key in (("dμ", "centres"), ("dh", "widths")) if key in call.grads}
+        for sign, a in values.items():
+            if self.width == "full" and sign.endswith("h"):
+                known[sign.replace("h", "Λ")] = dict(enumerate(triangular(np, np.asarray(a), call.x.shape[-1]), 1))
+            else:
+                known[sign] = np.reshape(a, (1, 1)) if np.ndim(a) == 0 else units(np.asarray(a))
+        return known
+
     @property
     def spherical(self) -> bool:
         return self.width in ("scalar", "per_unit")

@@ -79,6 +79,18 @@ class BatchNorm(Normalise):
             g = g - share * (g.sum(axes) + x_hat * (g * x_hat).sum(axes))
         return r * g, grads
 
+    def formulas(self):
+        first = ["m = Σ ω ⊙ x", "v = Σ ω ⊙ (x − m)²"]  # ω: the share of each column
+        back = ["g = scale ⊙ dy", "dscale = Σ dy ⊙ x̂", "dshift = Σ dy", "dx = r ⊙ (g − ω ⊙ (Σ g + x̂ ⊙ Σ g ⊙ x̂))"]
+        return [*first, "r = 1 / √(v + ε)", "x̂ = r ⊙ (x − m)", "y = scale ⊙ x̂ + shift"], back
+
+    def quantities(self, call, inner):
+        p = call.params
+        running = (call.x - p["_mean"]) / np.sqrt(p["_var"] + self.epsilon) * p["scale"] + p["shift"]
+        if not np.allclose(running, call.y, rtol=1e-4, atol=1e-6):
+            return {}
+        return {"m": p["_mean"][:, None], "v": p["_var"][:, None], "ω": np.zeros((1, 1)), "given": ("m", "v")}  # not training
+
 
 class LayerNorm(Normalise):
     """Normalisation of each row (or position) over its n features (Ba et al., 2016).
@@ -107,6 +119,11 @@ class LayerNorm(Normalise):
         g = dy * p["scale"]
         dx = r * (g - g.mean(-1, keepdims=True) - x_hat * (g * x_hat).mean(-1, keepdims=True))
         return dx if wrt_input else None, grads
+
+    def formulas(self):
+        first = ["m = mean(x)", "v = mean((x − m)²)"]
+        back = ["g = scale ⊙ dy", "dscale = Σ dy ⊙ x̂", "dshift = Σ dy", "dx = r ⊙ (g − mean(g) − x̂ ⊙ mean(g ⊙ x̂))"]
+        return [*first, "r = 1 / √(v + ε)", "x̂ = r ⊙ (x − m)", "y = scale ⊙ x̂ + shift"], back
 
 
 def shares(ops: Any, x: Array) -> Array:

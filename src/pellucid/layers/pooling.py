@@ -29,6 +29,15 @@ class Pool(Sliding):
     def build(self, rng, shape):
         return {}, (*self.slide(shape), shape[-1])
 
+    def quantities(self, call, inner):
+        inside, sizes = self.indices()[0], self.windows().size
+        return {k: range(first, first + n) for k, first, n in zip(inside, self.first(), sizes, strict=True)}
+
+    def lines(self) -> list[str]:
+        """What formulas are made of: indices in the window, in the input, in the output; what is read; which output reads."""
+        inside, place, both, read_by = self.indices()
+        return [",".join(part) for part in (inside, place, both[: self.axes], both[self.axes :], read_by)]
+
 
 class AvgPool(Pool):
     def forward(self, ops, p, x):
@@ -42,6 +51,10 @@ class AvgPool(Pool):
         windows = self.windows()
         n = math.prod(windows.size)
         return real(ops, ops.overlap_add([dy * (1 / n)] * n, shape, windows)), {}
+
+    def formulas(self):
+        (k, p, out, reads, by), n = self.lines(), math.prod(self.windows().size)
+        return [f"y[b,{out},c] = (Σ_{{{k}}} x[b,{reads},c]) / {n}"], [f"dx[b,{p},c] = (Σ_{{{k}}} dy[b,{by},c]) / {n}"]
 
 
 class MaxPool(Pool):
@@ -61,6 +74,11 @@ class MaxPool(Pool):
         (shape, which), windows = cache, self.windows()
         parts = [dy * (which == k).astype(dy.dtype) for k in range(math.prod(windows.size))]
         return real(ops, ops.overlap_add(parts, shape, windows)), {}
+
+    def formulas(self):
+        k, p, out, reads, by = self.lines()
+        back = f"dx[b,{p},c] = Σ_{{{k}}} dy[b,{by},c] [y[b,{by},c] = x[b,{p},c]]"
+        return [f"y[b,{out},c] = max_{{{k}}} x[b,{reads},c]"], [back]
 
 
 class AvgPool2d(AvgPool):
@@ -130,6 +148,10 @@ class GlobalPool(Layer):
             raise ShapeError(self, "(batch, height, width, channels) or (batch, time, channels)", f"{len(shape)} axes after the batch")
         return {}, shape[-1:]
 
+    def quantities(self, call, inner):
+        places = {name: a.reshape(len(a), -1, a.shape[-1]) for name in ("x", "dx") if (a := getattr(call, name)) is not None}
+        return {**places, "n": places["x"].shape[1]}
+
 
 class GlobalAvgPool(GlobalPool):
     """The mean over all places (or all times: of sequences of different length, over each row's own).
@@ -155,6 +177,9 @@ class GlobalAvgPool(GlobalPool):
         flow = (dy * share).reshape(shape[0], *(1,) * (len(shape) - 2), shape[-1])
         return real(ops, ops.xp.broadcast_to(flow, shape)), {}
 
+    def formulas(self):  # p counts the places
+        return ["y[b,c] = (Σ_p x[b,p,c]) / n"], ["dx[b,p,c] = dy[b,c] / n"]
+
 
 class GlobalMaxPool(GlobalPool):
     """The largest entry over all places (or all times: of sequences of different length, over each row's own).
@@ -178,3 +203,6 @@ class GlobalMaxPool(GlobalPool):
         places = ops.xp.arange(math.prod(shape[1:-1]), dtype=which.dtype)
         won = places[:, None] == which[:, None]  # (batch, places, channels)
         return real(ops, (won.astype(dy.dtype) * dy[:, None]).reshape(shape)), {}
+
+    def formulas(self):  # p counts the places
+        return ["y[b,c] = max_p x[b,p,c]"], ["dx[b,p,c] = dy[b,c] [y[b,c] = x[b,p,c]]"]

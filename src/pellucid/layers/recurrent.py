@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -177,6 +178,50 @@ class Recurrent(Layer):
     def bias_gradients(self, da: Array, dv: Array) -> dict[str, Array]:
         return {"b": da.sum(0)}
 
+    def formulas(self):  # the state before a step is that of the next time where it reads from the end
+        if self.bidirectional:
+            return [], []
+        ahead, flow, (da, dv), more = self.step_formulas()
+        bias = [f"db = Σ_t Σ {da}_t"] if self.bias else []
+        back = [*flow, f"dW_xh = Σ_t {da}_t x_tᵀ", f"dW_hh = Σ_t {dv}_t h_{{t−1}}ᵀ", *bias, *more, f"dx_t = W_xhᵀ {da}_t"]
+        turn = str.maketrans("−+", "+−") if self.reverse else {}
+        if self.outputs == "last":
+            ahead = [*ahead, "h = h_T"]
+        back = ["e_t: the flow into h_t from the layer above", *back]
+        return tuple([re.sub(r"_\{t[−+]1\}", lambda m: m.group().translate(turn), e) for e in side] for side in (ahead, back))
+
+    def step_formulas(self) -> tuple[list[str], list[str], tuple[str, str], list[str]]:
+        """For pages: a step, a step backwards, what da and dv are called there, and gradients beside those all have."""
+        raise NotImplementedError
+
+    def affine(self, gate: str, bias: bool = True) -> str:
+        """The sum that goes into a gate, as formulas write it."""
+        return f"W_x{gate} x_t + W_h{gate} h_{{t−1}}" + f" + b_{gate}" * (bias and self.bias)
+
+    def quantities(self, call, inner):
+        if self.bidirectional:
+            return {}
+        T, m, p = call.x.shape[1], self.units, call.params
+        steps = lambda a: {t + 1: a[:, t].T for t in range(T)}  # noqa: E731
+        known: dict[str, Any] = {"t": range(1, T + 1), "T": 1 if self.reverse else T, "x": steps(call.x)}
+        if call.dx is not None:
+            known["dx"] = steps(call.dx)
+        if call.dy is not None:
+            last = np.full(len(call.x), T) if call.lengths is None else np.asarray(call.lengths)
+            last = np.ones_like(last) if self.reverse else last  # the step whose state is the output
+            known["e"] = steps(call.dy) if self.outputs == "every" else {int(t): call.dy.T * (last == t) for t in np.unique(last)}
+        known |= {name: steps(values[0]) for name, values in call.notes.items()}
+        for name in self.state:
+            start = p.get(CARRIED + name, np.zeros((len(call.x), m)))
+            start = start if name != "h" or self.h0 is None else np.tile(self.h0.array, (len(call.x), 1))
+            known.setdefault(name, {})[T + 1 if self.reverse else 0] = np.asarray(start).T
+        for i, gate in enumerate(self.gates[: self.blocks] if self.blocks > 1 else ()):
+            block = slice(i * m, (i + 1) * m)
+            known |= {f"W_x{gate}": p["W_xh"][:, block].T, f"W_h{gate}": p["W_hh"][:, block].T}
+            if self.bias:
+                known[f"b_{gate}"] = p["b"][block, None]
+        return known
+
     def begin(self, ops: Any, p: Params, a: Array) -> tuple[Array, ...]:
         """The state before the first step: (batch, units) each."""
         batch = a.shape[1]
@@ -224,6 +269,13 @@ class RNN(Recurrent):
         ((z,), (h,), (dh,)) = gates, after, flow
         dz = dh * self.activation.derivative(xp, z, h)
         return dz, (dz @ p["W_hh"].T,)
+
+    def step_formulas(self):
+        g, slope = (re.sub(r"\bz\b", "z_t", re.sub(r"\by\b", "h_t", side)) for side in self.activation.shown)
+        z = "W_xh x_t + W_hh h_{t−1}" + " + b" * self.bias
+        once = g.count("z_t") == 1
+        ahead = [f"h_t = {g.replace('z_t', z)}"] if once else [f"z_t = {z}", f"h_t = {g}"]
+        return ahead, [f"dz_t = (e_t + W_hhᵀ dz_{{t+1}}) ⊙ {slope}"], ("dz", "dz"), []
 
 
 class LSTM(Recurrent):
@@ -275,6 +327,13 @@ class LSTM(Recurrent):
         da = xp.concatenate(dz, axis=-1)
         return da, (da @ p["W_hh"].T, dc * f)
 
+    def step_formulas(self):
+        gates = [f"{gate}_t = {'tanh' if gate == 'g' else 'σ'}({self.affine(gate)})" for gate in self.gates]
+        flows = ["dc_t ⊙ g_t ⊙ i_t ⊙ (1 − i_t)", "dc_t ⊙ c_{t−1} ⊙ f_t ⊙ (1 − f_t)", "dc_t ⊙ i_t ⊙ (1 − g_t ⊙ g_t)"]
+        flows.append("dh_t ⊙ tanh(c_t) ⊙ o_t ⊙ (1 − o_t)")
+        back = ["dh_t = e_t + W_hhᵀ dz_{t+1}", "dc_t = dh_t ⊙ o_t ⊙ (1 − tanh(c_t)²) + dc_{t+1} ⊙ f_{t+1}", f"dz_t = [{' ; '.join(flows)}]"]
+        return [*gates, "c_t = f_t ⊙ c_{t−1} + i_t ⊙ g_t", "h_t = o_t ⊙ tanh(c_t)"], back, ("dz", "dz"), []
+
 
 class GRU(Recurrent):
     """Gated recurrent unit (Cho et al., 2014; the reset gate after the product, as compiled versions have it).
@@ -323,6 +382,19 @@ class GRU(Recurrent):
 
     def bias_gradients(self, da, dv):
         return {"b": da.sum(0), "c": dv[:, 2 * self.units :].sum(0)}
+
+    def step_formulas(self):
+        bias = " + b_n" * self.bias, " + c" * self.bias
+        ahead = [f"r_t = σ({self.affine('r')})", f"u_t = σ({self.affine('u')})", f"s_t = W_hn h_{{t−1}}{bias[1]}"]
+        ahead += [f"n_t = tanh(W_xn x_t{bias[0]} + r_t ⊙ s_t)", "h_t = (1 − u_t) ⊙ n_t + u_t ⊙ h_{t−1}"]
+        back = ["dh_t = e_t + W_hhᵀ dv_{t+1} + dh_{t+1} ⊙ u_{t+1}", "dn_t = dh_t ⊙ (1 − u_t) ⊙ (1 − n_t ⊙ n_t)"]
+        gates = "dn_t ⊙ s_t ⊙ r_t ⊙ (1 − r_t) ; dh_t ⊙ (h_{t−1} − n_t) ⊙ u_t ⊙ (1 − u_t)"
+        return (
+            ahead,
+            [*back, f"da_t = [{gates} ; dn_t]", f"dv_t = [{gates} ; dn_t ⊙ r_t]"],
+            ("da", "dv"),
+            ["dc = Σ_t Σ dn_t ⊙ r_t"] * self.bias,
+        )
 
 
 def choose(xp: Any, there: Any, new: tuple[Array, ...], old: tuple[Array, ...]) -> tuple[Array, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from .base import Layer, Shape, ShapeError
 
@@ -42,6 +43,12 @@ class Reshape(Layer):
     def backward(self, ops, p, shape, dy, wrt_input=True):
         return dy.reshape(shape), {}
 
+    def formulas(self):
+        return ["y[b,k] = x[b,k]"], ["dx[b,k] = dy[b,k]"]
+
+    def quantities(self, call, inner):
+        return in_order(call)
+
 
 class Flatten(Layer):
     """All axes but the batch's made one.
@@ -59,6 +66,12 @@ class Flatten(Layer):
 
     def backward(self, ops, p, shape, dy, wrt_input=True):
         return dy.reshape(shape), {}
+
+    def formulas(self):
+        return ["y[b,k] = x[b,k]"], ["dx[b,k] = dy[b,k]"]
+
+    def quantities(self, call, inner):
+        return in_order(call)
 
 
 class Dropout(Layer):
@@ -84,3 +97,16 @@ class Dropout(Layer):
 
     def backward(self, ops, p, m, dy, wrt_input=True):
         return (dy if m is None else dy * m), {}
+
+    def formulas(self):
+        return ["y = m ⊙ x"], ["dx = m ⊙ dy"]
+
+    def quantities(self, call, inner):
+        kept = (call.y != 0) if call.dx is None else (call.y != 0) | (call.dx != 0)
+        off = self.rate == 0 or (call.y == call.x).all()  # not training
+        return {"m": (kept | off).reshape(-1, call.x.shape[-1]).T / (1 if off else 1 - self.rate)}
+
+
+def in_order(call: Any) -> dict[str, Any]:
+    """The arrays of a call with all entries of an example in one row."""
+    return {name: a.reshape(len(a), -1) for name in ("x", "y", "dx", "dy") if (a := getattr(call, name)) is not None}

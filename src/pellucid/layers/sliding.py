@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from ..windows import Windows
 from .base import Array, Layer, Shape, ShapeError
 
-__all__ = ["Sliding", "real"]
+__all__ = ["Origin", "Sliding", "real"]
+
+
+class Origin(NamedTuple):
+    """An array whose indices begin at `first` in formulas: a kernel counted from its middle."""
+
+    array: Array
+    first: tuple[int, ...]
 
 
 class Sliding(Layer):
@@ -63,6 +70,23 @@ class Sliding(Layer):
                 f"Make {self.window} smaller or use padding='same'; if the channels come first, put ChannelsLast() before it.",
             )
         return count
+
+    def indices(self) -> tuple[list[str], list[str], list[str], list[str]]:
+        """For formulas: indices in the kernel and in the input, what an output reads, and which output reads an input."""
+        inside, place, out = (["k"], ["p"], ["t"]) if self.axes == 1 else (["i′", "j′"], ["p", "q"], ["i", "j"])
+        w = self.windows()
+        reads, read_by = [], []
+        for k, p, o, s, d, (before, _) in zip(inside, place, out, w.stride, w.dilation, w.padding, strict=True):
+            step, rest = f"{k}·{d}" if d > 1 else k, before % d
+            reads.append(f"{o}·{s}+{step}" * (s > 1) + f"{o}+{step}" * (s == 1) + f"−{rest}" * (rest > 0))
+            back = f"{p}−{step}" + f"+{rest}" * (rest > 0)
+            read_by.append(f"({back})/{s}" if s > 1 else back)
+        return inside, place, [*out, *reads], read_by
+
+    def first(self) -> tuple[int, ...]:
+        """Where the indices inside the window begin: 0 is the entry above the output's own place."""
+        w = self.windows()
+        return tuple(-(before // d) for d, (before, _) in zip(w.dilation, w.padding, strict=True))
 
     def hand_on_lengths(self, ops: Any) -> None:
         """From here on, ``ops.lengths`` speaks of this layer's output."""

@@ -59,6 +59,9 @@ class Frozen(Wrapper):
     def backward(self, ops, p, cache, dy, wrt_input=True):
         return (ops.backward(self.layer, p["_frozen"], cache, dy, "_frozen")[0] if wrt_input else None), {}
 
+    def formulas(self):
+        return ["as when not training; nothing in it is learned"], []
+
 
 class Repeat(Wrapper):
     """The same layer `times` times over, with the same weights.
@@ -126,3 +129,6 @@ class Penalty(Wrapper):
                     value = self.l1 * ops.xp.abs(w).sum() + 0.5 * self.l2 * (w * w).sum()
                     ops.charge(path, value, self.l1 * ops.xp.sign(w) + self.l2 * w)
         return super().forward(ops, p, x)
+
+    def formulas(self):
+        return ["L ← L + l1 Σ|w| + l2/2 Σw²"], ["∂L/∂w ← ∂L/∂w + l1 sign w + l2 w"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 import numpy as np
 
@@ -33,15 +33,15 @@ class Saved(NamedTuple):
 def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
     """Write a file so that a crash leaves the old one or the new one, never half of one."""
     path = Path(path)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    name = path.with_name(f".{path.name[:100]}.{uuid4().hex}")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with open(name, "xb") as file:  # readable by whom the umask allows, unlike a file of tempfile's
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(name, path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        name.unlink(missing_ok=True)
         raise
 
 

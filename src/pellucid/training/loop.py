@@ -8,7 +8,7 @@ import math
 import signal
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -123,6 +123,9 @@ def train(model: Any, job: Job) -> History:
     return run.history
 
 
+fits: Counter[tuple[str, str]] = Counter()  # how many of each kind there were in this process, by engine
+
+
 def start(model: Any, job: Job) -> Run:
     """Choose the engine, make the state, and take up a checkpoint where there is one."""
     history, saved = History(), None
@@ -133,13 +136,16 @@ def start(model: Any, job: Job) -> Run:
         if job.engine == "auto":
             job.engine = history.engine
     model.history = history
+    kind = repr((model.net, model.loss, job.optimizer.kind(), job.batch_size, job.data.x.shape, model.dtype))
     history.data = data_digest(*(a for a in job.data if a is not None))
     if job.engine == "auto" and job.precision:
         name, reason = "jax", f"precision={job.precision!r} was asked for"
     elif job.engine == "auto":
-        name, reason = choose_engine(model.net, model.params, job.batch_size, job.steps * job.epochs * LOCAL.fits, job.row)
+        work = model.net, model.params, job.batch_size, job.steps * job.epochs, job.row
+        name, reason = choose_engine(*work, fits=max(fits[kind, "numpy"] + 1, LOCAL.fits), compiled=fits[kind, "jax"] > 0)
     else:
         name, reason = job.engine, "asked for"
+    fits[kind, name] += 1
     history.engine, history.engine_reason = name, reason if not saved else f"{reason}, resumed"
     engine = get_engine(name)
     scalars = np.int32(saved.step if saved else step), np.uint32(model.seed % 2**32)
@@ -162,6 +168,8 @@ def gradient_epochs(run: Run, data: Batch, bar: Any, finish: Callable[..., None]
         if together > 1 and not carries and engine.name == "jax" and foretold(job):
             run_ahead(run, data, together, length, bar, finish)
         together = 1
+    if engine.name == "numpy":  # nothing is compiled, so nothing is filled up
+        length = min(chunk, together * job.steps)
     recent: deque[dict[str, float]] = deque(maxlen=20)  # the last steps, for the report if one fails
     while run.epoch < job.epochs and not run.stopping:
         began, sums, failed = time.perf_counter(), np.zeros((0, 2 + len(loss.scores))), None
