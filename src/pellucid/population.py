@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
 import os
 import warnings
@@ -15,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from .engines import has_gpu, has_jax
+from .engines.numpy import one_blas_thread
 from .engines.together import Meeting
 from .layers.base import Layer
 from .losses import Loss
@@ -255,19 +255,6 @@ def fit_all(fits: list[Callable[[], Any]], how: str, threads: int | None = None,
 def cores() -> int:
     """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-@functools.cache
-def blas() -> Any:
-    """The libraries that NumPy's products run in; finding them takes a moment."""
-    from threadpoolctl import ThreadpoolController
-
-    return ThreadpoolController()
-
-
-def one_blas_thread() -> Any:
-    """Where every fit has a thread, NumPy's products must not want all cores as well."""
-    return blas().limit(limits=1, user_api="blas")
 
 
 @contextlib.contextmanager

@@ -101,7 +101,7 @@ def conv_rows(x: Any, w: Any, windows: Windows, groups: int) -> Any:
 
     y[b,i,j,o] = Σ_k z[b,i+k,j,k,o]: for two axes, one group, and windows one position apart along the columns.
     """
-    (kh, kw), (dh, _) = windows.size, windows.dilation
+    (kh, _), (dh, _) = windows.size, windows.dilation
     count, _ = windows.places(x.shape[1:-1])
     z = side_by_side(x, windows) @ w.transpose(1, 2, 0, 3).reshape(-1, kh * w.shape[-1])  # (b, h, j, kw·C) @ (kw·C, kh·O)
     z = z.reshape(*z.shape[:-1], kh, -1)

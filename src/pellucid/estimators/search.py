@@ -13,8 +13,9 @@ from sklearn.model_selection import GridSearchCV, RandomizedSearchCV
 from sklearn.model_selection._search import BaseSearchCV
 from sklearn.utils._param_validation import Interval, StrOptions
 
+from ..engines.numpy import one_blas_thread
 from ..engines.together import Meeting
-from ..population import AT_ONCE, bar_of_fits, is_batched, one_blas_thread
+from ..population import AT_ONCE, bar_of_fits, is_batched
 from .base import keep
 
 __all__ = ["PopulationSearchCV"]
