@@ -64,7 +64,7 @@ PEERS: dict[str, Peer] = {
 OURS = ("auto", "numpy", "jax")
 IMPORTS = {"pellucid": "pellucid", "jax": "jax", "torch": "torch", "sklearn": "sklearn.neural_network"}
 DISTRIBUTIONS = {"numpy": "numpy", "jax": "jax", "torch": "torch", "sklearn": "scikit-learn"}
-ROUND, CURVE_ROUND = 0.4, 0.2  # seconds of work in a round, about
+ROUND, CURVE_ROUND, GPU_ROUND = 0.4, 0.2, 1.5  # seconds of work in a round, about
 CURVE_ROUNDS = 3
 PATIENCE = 8.0  # seconds of rounds after which a slow peer is asked no more
 LIMIT = 240.0  # seconds after which a peer that does not answer is given up
@@ -147,13 +147,14 @@ def measure(wanted: list[str], peers: dict[str, Peer], rounds: int, target: Path
 def rounds_of(name: str, work: Work, peers: dict[str, Peer], rounds: int) -> dict[str, Any]:
     """Start every peer on one row, then let them run in turn."""
     curve = work.group in CURVES
+    seconds = GPU_ROUND if work.gpu else CURVE_ROUND if curve else ROUND
     running: dict[str, Process] = {}
     times: dict[str, Any] = {}
     with contextlib.ExitStack() as ending:
         for label, peer in peers.items():
             if (peer.curves or not curve) and (work.gpu or not peer.gpu_only):
                 tell(f"{name}: {label} starts")
-                running[label] = ending.enter_context(contextlib.closing(Process(peer, name, work, CURVE_ROUND if curve else ROUND)))
+                running[label] = ending.enter_context(contextlib.closing(Process(peer, name, work, seconds)))
                 times[label] = {**running[label].answer(), "us": []}
         for i in range(min(rounds, CURVE_ROUNDS) if curve else rounds):
             tell(f"{name}: round {i + 1}")

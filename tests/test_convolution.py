@@ -142,14 +142,31 @@ def test_every_way_of_the_compiled_engine_agrees_with_xla(case, seed):
         ways = [(jax_conv.conv_patches(x, w, windows, groups), y)]
         if shape[-1] == groups:
             ways.append((jax_conv.conv_products(x, w, windows, groups), y))
-        if groups == 1:
-            ways.append((jax_conv.weight_turned(x, dy, windows, groups), dw))
+        if groups == 1 and jax_conv.in_rows(windows):
+            ways += [(jax_conv.conv_rows(x, w, windows, groups), y), (jax_conv.weight_rows(x, dy, windows, groups), dw)]
         ways += [(f(dy, w, x.shape, windows, groups), dx) for f in (jax_conv.input_xla, jax_conv.input_shares)]
         return ways + [(f(x, dy, windows, groups), dw) for f in (jax_conv.weight_xla, jax_conv.weight_patches)]
 
     with jax.enable_x64(True):
         for ours, xla in jax.jit(every_way)(x, w, dy):
             np.testing.assert_allclose(ours, xla, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("dilation", [(1, 1), (2, 3)])
+@pytest.mark.parametrize("padding", [((0, 0), (0, 0)), ((1, 2), (3, 0))])
+def test_images_in_rows_agree_with_the_numpy_engine(stride, dilation, padding):
+    from pellucid.engines import jax_conv
+
+    rng = np.random.default_rng(0)
+    windows = Windows((3, 2), (1, stride), dilation, padding)
+    x, w = rng.normal(size=(2, 9, 8, 5)), rng.normal(size=(3, 2, 5, 4))
+    y = NUMPY.NumpyOps.conv(x, w, windows, 1)
+    dy = rng.normal(size=y.shape)
+    with jax.enable_x64(True):
+        np.testing.assert_allclose(jax_conv.conv_rows(*map(jax.numpy.asarray, (x, w)), windows, 1), y, atol=1e-12)
+        dw = jax_conv.weight_rows(*map(jax.numpy.asarray, (x, dy)), windows, 1)
+    np.testing.assert_allclose(dw, NUMPY.NumpyOps.conv_weight_gradient(x, dy, windows, 1), atol=1e-12)
 
 
 def test_patches_in_blocks_are_patches_at_once(monkeypatch):

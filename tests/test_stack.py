@@ -187,6 +187,24 @@ def test_in_bfloat16_a_stack_begins_where_precision_no_longer_changes(monkeypatc
         same(model, fitted(net, pc.SGD(0.01), monkeypatch, **options), 4e-3)  # bfloat16 has 8 bits
 
 
+def test_a_watched_stack_is_one_program_and_members_of_a_population_learn_the_same():
+    class Listener(pc.Callback):
+        looks_at_weights = False
+
+        def epoch_end(self, run):
+            heard.append(run.epoch)
+
+    heard, before, net, optimizer = [], engine.train._cache_size(), chain(DENSE, 7), pc.Adam(0.01)
+    watched = fitted(net, optimizer, epochs=5, callbacks=[Listener()])
+    assert heard == [1, 2, 3, 4, 5]
+    assert engine.train._cache_size() == before + 1
+    X, y = rows()
+    for how in ("batched", "threads"):
+        population = pc.Population(net, (WIDTH,), "softmax_cross_entropy", seed=range(2), optimizer=optimizer, dtype="float64")
+        population.fit(X, y, how=how, epochs=5, batch_size=7, engine="jax", progress=False)
+        same(population[0], watched, 1e-12)
+
+
 def test_a_stack_resumes_and_a_value_that_is_not_finite_is_found_in_its_layer(tmp_path):
     net, file = chain(DENSE, 5), tmp_path / "run.ckpt"
     whole = fitted(net, pc.Adam(0.01), epochs=6)

@@ -87,7 +87,7 @@ def captured(step: Callable[[Any], None], rows: Any) -> Callable[[Any], None]:
     with torch.cuda.graph(graph):  # gradients are set to None first: they are made in the graph's own memory
         step(rows)
 
-    def replay(chosen: Any) -> None:
+    def replay(chosen: Any, keep: Any = step) -> None:  # `keep`: the graph reads the memory of what the step holds
         rows.copy_(chosen)
         graph.replay()
 

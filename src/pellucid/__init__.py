@@ -32,6 +32,7 @@ from .losses import (
 )
 from .network import Network
 from .optimizers import LBFGS, SGD, Adam, AdamW, GradientDescent, Optimizer, RMSProp
+from .population import Population
 from .proof import GradientCheck, check_layer
 from .schedules import Cosine, Exponential, InverseTime, OneCycle, ReduceOnPlateau, Schedule, StepDecay, WarmUp
 from .settings import Fixed
@@ -40,7 +41,15 @@ from .training.finite import NonFiniteError
 from .training.sequences import cut_streams
 
 if TYPE_CHECKING:
-    from .estimators import MLPClassifier, MLPRegressor, NetworkClassifier, NetworkRegressor, RBFClassifier, RBFRegressor
+    from .estimators import (
+        MLPClassifier,
+        MLPRegressor,
+        NetworkClassifier,
+        NetworkRegressor,
+        PopulationSearchCV,
+        RBFClassifier,
+        RBFRegressor,
+    )
     from .files import load, save
     from .glass import Doctor, FlightRecorder
 
@@ -54,6 +63,7 @@ LATER = {
     "MLPRegressor": "estimators",
     "NetworkClassifier": "estimators",
     "NetworkRegressor": "estimators",
+    "PopulationSearchCV": "estimators",
     "RBFClassifier": "estimators",
     "RBFRegressor": "estimators",
     "load": "files",
@@ -99,6 +109,8 @@ __all__ = [
     "Optimizer",
     "Orthogonal",
     "Poisson",
+    "Population",
+    "PopulationSearchCV",
     "RBFClassifier",
     "RBFRegressor",
     "RMSProp",

@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import os
 import shutil
+import threading
 from typing import Any
 
 from ..settings import did_you_mean
@@ -16,13 +17,24 @@ __all__ = ["get_engine", "has_gpu", "has_jax"]
 NAMES = ("numpy", "jax")
 
 
+class Local(threading.local):
+    """What a fit must know that is one of many: see together.py."""
+
+    wrap: Any = None  # makes an engine the engine of one of many
+    fits: int = 1  # that share what is compiled
+
+
+LOCAL = Local()
+
+
 def get_engine(name: str) -> Any:
     """Return the engine module `name`; jax is imported only here."""
     if name not in NAMES:
         raise ValueError(f"engine must be 'auto', 'numpy' or 'jax', got {name!r}.{did_you_mean(name, ('auto', *NAMES))}")
     if name == "jax" and not has_jax():
         raise ImportError("engine='jax' needs the package jax, which cannot be imported here. Use engine='numpy', or install jax.")
-    return importlib.import_module(f".{name}", __name__)
+    engine = importlib.import_module(f".{name}", __name__)
+    return LOCAL.wrap(engine) if LOCAL.wrap else engine
 
 
 def has_jax() -> bool:

@@ -20,9 +20,9 @@ __all__ = ["choose_engine", "predict_work"]
 # Measured on two cores with benchmarks/calibrate.py, in seconds: for each step, layer, row of the batch, output of a layer
 # with weights, operation of its products (by kind), and weight (updating it). A convolution's and a scan's operations take longer.
 NUMPY = {"step": 50e-6, "layer": 9.5e-6, "row": 0.15e-6, "output": 2.2e-9, "product": 1 / 180e9, "weight": 0.8e-9}
-JAX = {"step": 1e-6, "layer": 0.25e-6, "row": 0.1e-6, "output": 1.5e-9, "product": 1 / 150e9, "weight": 0.35e-9}
-NUMPY |= {"convolution": 5 / 180e9, "scan": 4 / 180e9}
-JAX |= {"convolution": 1.5 / 100e9, "scan": 2 / 100e9}
+JAX = {"step": 1e-6, "layer": 0.25e-6, "row": 0.1e-6, "output": 1.5e-9, "product": 1 / 200e9, "weight": 0.35e-9}
+NUMPY |= {"convolution": 6 / 180e9, "scan": 2.2 / 180e9}
+JAX |= {"convolution": 1 / 100e9, "scan": 1.2 / 100e9}
 GPU = {"step": 4e-6, "layer": 4.5e-6, "row": 0.0, "output": 2e-11, "product": 1 / 250e12, "weight": 5e-12}  # one H200
 GPU |= {"convolution": 3 / 40e12, "scan": 10 / 40e12}
 NUMPY_READ = 1.1e-9  # per weight: with small batches the products wait for memory, not for arithmetic

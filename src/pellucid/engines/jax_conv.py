@@ -19,14 +19,19 @@ from ..windows import Windows, grouped, patches, ungrouped
 __all__ = ["conv", "conv_input_gradient", "conv_weight_gradient", "overlap_add"]
 
 
-# ---------------------------------------------------------------- which way: measured on CPU, batch 16 to 64, 14 to 28 pixels a side
+# ---------------------------------------------------------------- which way: on CPU measured in a loop, as training runs them, with
+# batches of 8 to 256, 7 to 56 pixels a side, 3 to 128 channels, kernels of 3 and 5; where two are close, in a whole network
 def conv(x: Any, w: Any, windows: Windows, groups: int) -> Any:
     """y[b,i,o] = Σ_{k,c} w[k,c,o] x[b,i+k,c]."""
     way = conv_xla
     if on_cpu():
         if x.shape[-1] == groups:
             way = conv_products
-        elif double(x) or groups > 1 or x.shape[-1] <= FEW:
+        elif double(x) or groups > 1:
+            way = conv_patches
+        elif in_rows(windows) and x.shape[-1] <= 64:
+            way = conv_rows
+        elif x.shape[-1] <= 4:
             way = conv_patches
     return way(x, w, windows, groups)
 
@@ -45,12 +50,14 @@ def conv_weight_gradient(x: Any, dy: Any, windows: Windows, groups: int) -> Any:
     if on_cpu():
         if double(dy) or (groups > 1 and x.shape[-1] > groups):
             way = weight_patches
-        elif groups == 1 and x.shape[-1] > FEW and max(windows.stride) == 1:
-            way = weight_turned
+        elif groups == 1 and in_rows(windows) and 4 < x.shape[-1] <= 16:
+            way = weight_rows
     return way(x, dy, windows, groups)
 
 
-FEW = 4  # channels
+def in_rows(windows: Windows) -> bool:
+    """Whether images can be convolved row by row."""
+    return len(windows.size) == 2 and windows.stride[0] == 1
 
 
 def on_cpu() -> bool:
@@ -87,6 +94,24 @@ def conv_products(x: Any, w: Any, windows: Windows, groups: int) -> Any:
     rows = w.reshape(-1, groups, units // groups)
     y = sum(part[..., None] * row for part, row in zip(windows.parts(jnp, x), rows, strict=True))
     return y.reshape(*y.shape[:-2], units)
+
+
+def conv_rows(x: Any, w: Any, windows: Windows, groups: int) -> Any:
+    """One matrix product for all entries of an image's windows: those along its rows lie side by side in x, those along its columns in z.
+
+    y[b,i,j,o] = Σ_k z[b,i+k,j,k,o]: for two axes, one group, and windows one position apart along the columns.
+    """
+    (kh, _), (dh, _) = windows.size, windows.dilation
+    count, _ = windows.places(x.shape[1:-1])
+    z = side_by_side(x, windows) @ w.transpose(1, 2, 0, 3).reshape(-1, kh * w.shape[-1])  # (b, h, j, kw·C) @ (kw·C, kh·O)
+    z = z.reshape(*z.shape[:-1], kh, -1)
+    return sum(z[:, k * dh : k * dh + count, :, k] for k in range(kh))
+
+
+def side_by_side(x: Any, windows: Windows) -> Any:
+    """The entries of windows along the rows of an image beside its channels: (b, h, j, kw·C), padding included."""
+    (_, k), (_, s), (_, d) = windows.size, windows.stride, windows.dilation
+    return jnp.concatenate(list(Windows((1, k), (1, s), (1, d), windows.padding).parts(jnp, x)), -1)
 
 
 # ---------------------------------------------------------------- dx
@@ -137,10 +162,10 @@ def weight_patches(x: Any, dy: Any, windows: Windows, groups: int) -> Any:
     return ungrouped(dw, (*windows.size, x.shape[-1] // groups, dy.shape[-1]))
 
 
-def weight_turned(x: Any, dy: Any, windows: Windows, groups: int) -> Any:
-    """dw as a convolution of the flow with x, turned round: for one group. x keeps its channels side by side."""
-    axes = zip(x.shape[1:-1], dy.shape[1:-1], windows.extent, windows.stride, windows.padding, strict=True)
-    padding = [(e - 1 - before, n + before - 1 - (m - 1) * s) for n, m, e, s, (before, _) in axes]
-    dy, x = dy.swapaxes(0, -1), jnp.moveaxis(x, 0, -2)  # (O, *count, batch), (*axes, batch, C)
-    dw = xla(dy, x, windows.dilation, padding, windows.stride, (1,) * len(padding))
-    return jnp.moveaxis(jnp.flip(dw, tuple(range(1, dw.ndim - 1))), 0, -1)  # (O, *size, C) -> (*size, C, O)
+def weight_rows(x: Any, dy: Any, windows: Windows, groups: int) -> Any:
+    """dw as one matrix product where no array holds all entries of a window: see `conv_rows`."""
+    (kh, kw), (dh, _) = windows.size, windows.dilation
+    x = side_by_side(x, windows)
+    flow = jnp.concatenate([jnp.pad(dy, ((0, 0), (k * dh, x.shape[1] - k * dh - dy.shape[1]), (0, 0), (0, 0))) for k in range(kh)], -1)
+    dw = x.reshape(-1, x.shape[-1]).T @ flow.reshape(-1, flow.shape[-1])  # (kw·C, N) @ (N, kh·O)
+    return dw.reshape(kw, -1, kh, dy.shape[-1]).transpose(2, 0, 1, 3)

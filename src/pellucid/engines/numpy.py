@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from typing import Any
 
 import numpy as np
@@ -90,6 +91,19 @@ def keep_freed_memory() -> None:
     to the largest block ever freed, 32 MiB at most, so one untouched block of that size, made and dropped, ends this.
     """
     np.empty(2**25 - 2**16, np.uint8)
+
+
+def one_blas_thread() -> Any:
+    """A context in which NumPy's products wake no second thread: it goes on spinning and takes a core from whoever else computes."""
+    return blas().limit(limits=1, user_api="blas")
+
+
+@functools.cache
+def blas() -> Any:
+    """The libraries that NumPy's products run in; finding them takes a moment."""
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
 
 
 def evaluate(net: Any, loss: Any, params: Any, data: Batch, plan: Any) -> np.ndarray:

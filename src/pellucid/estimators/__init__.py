@@ -5,5 +5,6 @@ from __future__ import annotations
 from .mlp import MLPClassifier, MLPRegressor
 from .network import NetworkClassifier, NetworkRegressor
 from .rbf import RBFClassifier, RBFRegressor
+from .search import PopulationSearchCV
 
-__all__ = ["MLPClassifier", "MLPRegressor", "NetworkClassifier", "NetworkRegressor", "RBFClassifier", "RBFRegressor"]
+__all__ = ["MLPClassifier", "MLPRegressor", "NetworkClassifier", "NetworkRegressor", "PopulationSearchCV", "RBFClassifier", "RBFRegressor"]

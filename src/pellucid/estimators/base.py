@@ -214,10 +214,10 @@ class Told(Callback):
 
 
 def told(estimator: Any, X: Any, y: Any, epochs: int) -> list[Callback]:
-    """The bridge to scikit-learn's callbacks, where any are set."""
-    if hasattr(estimator, "_skl_callbacks") or hasattr(estimator, "_parent_callback_ctx"):
-        return [Told(estimator, X, y, epochs)]
-    return []
+    """The bridge to scikit-learn's callbacks, where any are set: here or around (a search hands down its context always)."""
+    above = getattr(estimator, "_parent_callback_ctx", None)
+    anyone = getattr(estimator, "_skl_callbacks", None) or getattr(above, "_callbacks", None)
+    return [Told(estimator, X, y, epochs)] if anyone else []
 
 
 def keep(estimator: Any, given: dict[str, Any]) -> None:

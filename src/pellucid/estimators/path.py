@@ -97,6 +97,7 @@ class Books(Callback):
 
     def __init__(self, estimator: Any, rows: int, rate: float, score: Any = None) -> None:
         self.estimator, self.rows, self.rate, self.score = estimator, rows, rate, score
+        self.looks_at_weights = score is not None
 
     def epoch_end(self, run: Any) -> None:
         e, row = self.estimator, run.history.rows[-1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -10,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..engines.numpy import NumpyOps
+from ..engines.numpy import NumpyOps, one_blas_thread
 from ..layers.activations import ReLU, Sigmoid, Softmax, Tanh
 from ..losses import Brier, Residual
 from ..optimizers import LBFGS, get_optimizer
@@ -332,18 +331,6 @@ def diagnose(model: Any, X: Any, y: Any, sample_weight: Any, lengths: Any, optim
     rate = float(rates_of(optimizer.learning_rate, np.zeros(1), 1, [])[0])
     trace, ratios = look(model, model.params, batch, optimizer, optimizer.slots(model.params), rate, 0)
     return examine(Case(trace, model.history, ratios))
-
-
-def one_blas_thread() -> Any:
-    """A context in which NumPy's products wake no second thread: it would go on spinning and slow the compiled engine down."""
-    return blas().limit(limits=1, user_api="blas")
-
-
-@functools.cache
-def blas() -> Any:
-    from threadpoolctl import ThreadpoolController
-
-    return ThreadpoolController()
 
 
 class Doctor(Callback):

@@ -13,8 +13,11 @@ class Callback:
     """Base of callbacks; override what you need. A plain function counts as one that has `epoch_end`.
 
     `run` has `model`, `epoch` (from 1), `epochs`, `history`, `params` (the weights now) and `stop(reason)`.
-    A callback with `batch_end` makes the compiled engine come back after every step, which costs speed.
+    A callback with `batch_end` makes the compiled engine come back after every step, which costs speed. One that never
+    looks at `run.params` may say so with ``looks_at_weights = False``: then several small epochs run in one call.
     """
+
+    looks_at_weights: bool = True
 
     def fit_begin(self, run: Any) -> None: ...
 

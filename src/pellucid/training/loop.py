@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..engines import get_engine
+from ..engines import LOCAL, get_engine
 from ..engines.choose import choose_engine, predict_work
 from ..optimizers import LBFGS, Optimizer
 from ..schedules import Schedule, rates_of
+from .ahead import foretold, run_ahead
 from .callbacks import Callback, EarlyStopping, History
 from .checkpoint import Saved, data_digest, load_checkpoint, save_checkpoint
 from .finite import explain_nonfinite
@@ -141,7 +142,7 @@ def start(model: Any, job: Job) -> Run:
         name, reason = "jax", f"precision={job.precision!r} was asked for"
     elif job.engine == "auto":
         work = model.net, model.params, job.batch_size, job.steps * job.epochs, job.row
-        name, reason = choose_engine(*work, fits=fits[kind, "numpy"] + 1, compiled=fits[kind, "jax"] > 0)
+        name, reason = choose_engine(*work, fits=max(fits[kind, "numpy"] + 1, LOCAL.fits), compiled=fits[kind, "jax"] > 0)
     else:
         name, reason = job.engine, "asked for"
     fits[kind, name] += 1
@@ -163,12 +164,14 @@ def gradient_epochs(run: Run, data: Batch, bar: Any, finish: Callable[..., None]
     chunk = predict_work(net, run.model.params, job.batch_size, job.row).chunk
     together = max(1, chunk // job.steps)
     length = min(chunk, together * job.steps)  # of all chunks, whoever looks: all are run by one program
+    if not carries:
+        run.state = engine.stack(net, kind, run.state, data, job.batch_size)
     if carries or looked_at(job):
+        if together > 1 and not carries and engine.name == "jax" and foretold(job):
+            run_ahead(run, data, together, length, bar, finish)
         together = 1
     if engine.name == "numpy":  # nothing is compiled, so nothing is filled up
         length = min(chunk, together * job.steps)
-    if not carries:
-        run.state = engine.stack(net, kind, run.state, data, job.batch_size)
     recent: deque[dict[str, float]] = deque(maxlen=20)  # the last steps, for the report if one fails
     while run.epoch < job.epochs and not run.stopping:
         began, sums, failed = time.perf_counter(), np.zeros((0, 2 + len(loss.scores))), None
@@ -218,17 +221,21 @@ def looked_at(job: Job) -> bool:
 
 def plans(run: Run, epochs: int, length: int, part: int) -> Iterator[Plan]:
     """The next epochs as chunks of `part` steps, filled up to `length`: all have one shape, so one program runs them all."""
-    job, watched = run.job, run.history[run.history.watched] if run.history.rows else []
-    steps = np.arange(job.steps) / job.steps
-    parts = []
+    job, parts = run.job, []
     for epoch in range(run.epoch, min(run.epoch + epochs, job.epochs)):
         order = epoch_order(job.order, len(job.data.x), run.model.seed, epoch)
-        rates = rates_of(job.optimizer.learning_rate, epoch + steps, job.epochs, watched)
-        parts.append((*plan_of(order, job.batch_size), rates.astype(run.model.dtype)))
+        parts.append((*plan_of(order, job.batch_size), epoch_rates(run, epoch)))
     whole = [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
     for i in range(0, len(whole[0]), part):
         rows, sizes, rates = (fill(a[i : i + part], length) for a in whole)
         yield Plan(rows, sizes, rates, np.int32(min(part, len(whole[0]) - i)))
+
+
+def epoch_rates(run: Run, epoch: int) -> np.ndarray:
+    """The learning rate of every step of an epoch, as the losses so far tell it."""
+    job, watched = run.job, run.history[run.history.watched] if run.history.rows else []
+    t = epoch + np.arange(job.steps) / job.steps
+    return rates_of(job.optimizer.learning_rate, t, job.epochs, watched).astype(run.model.dtype)
 
 
 def plan_of(order: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:

@@ -1,0 +1,264 @@
+"""Many fits as one program: each runs in a thread of its own, and where all wait to train, one batched program trains them.
+
+Nothing of a fit is written again for this. A thread runs the training loop as ever, with an engine whose `train` waits for
+the others. Their states are laid on top of each other and stay on the device; a fit holds its own as a `Part` of the pile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..training.sequences import carries_state
+from ..training.step import Batch, State
+from . import LOCAL
+
+__all__ = ["Meeting"]
+
+
+class Meeting:
+    """Where fits wait for each other.
+
+    Parameters
+    ----------
+    fits : int
+        How many there are in all.
+    at_once : int
+        How many run at the same time; when one has ended, the next begins.
+    batched : bool
+        Whether they train as one program. Otherwise each trains by itself, and they only share the word to stop.
+    ended : function, optional
+        Called whenever a fit has ended.
+    """
+
+    def __init__(self, fits: int, at_once: int, batched: bool, ended: Callable[[], Any] = lambda: None) -> None:
+        self.fits, self.left, self.at_once, self.batched, self.ended = fits, fits, at_once, batched, ended
+        self.stopped = False
+        self.lock, self.waiting = threading.Lock(), list[Request]()
+        # those of a batch that do not wait run one after the other: dozens of threads at once would only hinder each other
+        self.turn: Any = threading.Lock() if batched else contextlib.nullcontext()
+
+    def member(self, fit: Callable[[], Any]) -> Any:
+        """Run one of the fits in this thread."""
+        LOCAL.wrap, LOCAL.fits = self.engine, self.fits
+        with self.turn:
+            try:
+                return fit()
+            finally:
+                LOCAL.wrap, LOCAL.fits = None, 1
+                with self.lock:
+                    self.left -= 1
+                    self.serve()
+                    self.ended()
+
+    def stop(self) -> None:
+        """End all fits, as Ctrl-C would: each keeps the weights it has."""
+        with self.lock:
+            self.stopped = True
+            for request in self.waiting:
+                request.result = KeyboardInterrupt()
+                request.done.set()
+            self.waiting = []
+
+    def engine(self, engine: Any) -> Any:
+        return (Together if self.batched and engine.name == "jax" else Watched)(self, engine)
+
+    def wait(self, request: Request) -> Any:
+        """Hand in a request; its result comes when all have handed in theirs."""
+        with self.lock:
+            if self.stopped:
+                raise KeyboardInterrupt
+            self.waiting.append(request)
+            self.serve()
+        self.turn.release()
+        request.done.wait()
+        self.turn.acquire()
+        if isinstance(request.result, BaseException):
+            raise request.result
+        return request.result
+
+    def serve(self) -> None:
+        """If all are waiting, train them: those of one kind as one program."""
+        if not self.waiting or len(self.waiting) < min(self.at_once, self.left):
+            return
+        groups = defaultdict(list)
+        for request in self.waiting:
+            groups[request.kind].append(request)
+        self.waiting = []
+        for group in groups.values():
+            try:
+                train(group)
+            except Exception as error:
+                for request in group:
+                    request.result = error
+            for request in group:
+                request.done.set()
+
+
+class Watched:
+    """An engine for one of many fits: as it is, but it stops when the many are told to."""
+
+    def __init__(self, meeting: Meeting, engine: Any) -> None:
+        self.meeting, self.engine = meeting, engine
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.engine, name)
+
+    def train(self, *args: Any) -> Any:
+        if self.meeting.stopped:
+            raise KeyboardInterrupt
+        return self.engine.train(*args)
+
+
+class Together(Watched):
+    """The JAX engine for one of many fits: it trains when all are there."""
+
+    def put(self, tree: Any) -> Any:
+        return Rows(*tree) if isinstance(tree, Batch) else tree  # stays on the host until all are there
+
+    def stack(self, net: Any, optimizer: Any, state: State, data: Batch, size: int) -> State:
+        return state  # states are laid on top of each other as they are
+
+    def precision(self, *wanted: Any) -> Any:
+        self.wanted = wanted
+        return self.engine.precision(*wanted)
+
+    def get(self, tree: Any) -> Any:
+        if isinstance(tree, State):
+            return State(*map(self.get, tree))
+        return tree.get() if isinstance(tree, Part) else self.engine.get(tree)
+
+    def evaluate(self, net: Any, loss: Any, params: Any, data: Rows, plan: Any) -> Any:
+        return self.engine.evaluate(net, loss, self.get(params), data, plan)
+
+    def train(self, net: Any, loss: Any, optimizer: Any, state: State, data: Rows, plan: Any) -> tuple[Any, Any, Any]:
+        state, sums, finite = self.meeting.wait(Request((net, loss, optimizer), state, data, plan, self.wanted))
+        return self.get(state) if carries_state(net) else state, sums, finite
+
+
+class Rows(Batch):
+    """A fit's data, told apart by what is in it: the same fold of several candidates goes to the device once."""
+
+    @functools.cached_property
+    def digest(self) -> bytes:
+        found = hashlib.blake2b(digest_size=16)
+        for a in self:
+            found.update(b"" if a is None else np.ascontiguousarray(a).data)
+        return found.digest()
+
+    @property
+    def shapes(self) -> tuple[Any, ...]:
+        return tuple(None if a is None else (a.shape[1:], a.dtype) for a in self)
+
+
+class Request:
+    """A chunk that a fit wants to train."""
+
+    def __init__(self, static: tuple[Any, ...], state: State, data: Rows, plan: Any, precision: Any) -> None:
+        self.precision = precision
+        self.static, self.state, self.data, self.plan = static, state, data, plan
+        self.pile = state.params.pile if isinstance(state.params, Part) else None
+        self.kind = (static, precision, data.shapes, plan.rows.shape, id(self.pile))  # what must be equal in one program
+        self.done = threading.Event()
+        self.result: Any = None
+
+
+class Pile:
+    """States on top of each other, on the device, and the rows of all their data sets one below the other."""
+
+    def __init__(self, state: State, data: Batch, starts: np.ndarray) -> None:
+        self.state, self.data, self.starts = state, data, starts
+        self.lock, self.host = threading.Lock(), dict[str, Any]()
+
+    @classmethod
+    def of(cls, group: list[Request]) -> Pile:
+        import jax
+
+        distinct = {request.data.digest: request.data for request in group}
+        ends = np.cumsum([len(batch.x) for batch in distinct.values()])
+        start = dict(zip(distinct, [0, *ends[:-1]], strict=True))
+        data = Batch(*(None if a[0] is None else np.concatenate(a) for a in zip(*distinct.values(), strict=True)))
+        state = jax.tree.map(lambda *a: np.stack(a), *(request.state for request in group))
+        starts = np.array([start[request.data.digest] for request in group], np.int32)
+        state, data = jax.device_put((state, data))
+        return cls(state, data, starts)
+
+    def read(self, field: str) -> Any:
+        """A field of all the states on the host, copied once."""
+        import jax
+
+        with self.lock:
+            if field not in self.host:
+                self.host[field] = jax.device_get(getattr(self.state, field))
+            return self.host[field]
+
+
+class Part:
+    """One fit's part of a field of the pile."""
+
+    def __init__(self, pile: Any, index: int, field: str) -> None:
+        self.pile, self.index, self.field = pile, index, field
+
+    @classmethod
+    def all_of(cls, pile: Any, index: int, state: State) -> State:
+        parts = {field: cls(pile, index, field) for field in ("params", "slots", "step")}
+        return state._replace(**parts)
+
+    def get(self) -> Any:
+        import jax
+
+        return jax.tree.map(lambda a: np.array(a[self.index]), self.pile.read(self.field))
+
+
+def train(group: list[Request]) -> None:
+    """Train a group as one program, and give each request its result."""
+    from . import jax as engine
+
+    first = group[0]
+    with engine.precision(*first.precision):
+        pile = first.pile or Pile.of(group)
+        size, places = len(pile.starts), [request.state.params.index for request in group] if first.pile else range(len(group))
+        counts = {int(request.plan.count) for request in group}
+        cut = slice(1 << (max(counts) - 1).bit_length())  # plans are filled up for a single fit's chunk: most of that is left out
+        plan: list[Any] = [np.zeros((size, *a.shape), a.dtype) for a in cut_to(first.plan, cut)]
+        for i, request in zip(places, group, strict=True):  # who has left the pile gets no rows, and nobody looks at the outcome
+            for whole, part in zip(plan, cut_to(request.plan, cut), strict=True):
+                whole[i] = part
+        plan[0] += pile.starts[:, None, None]
+        plan[3] = plan[3] if len(counts) > 1 else np.int32(counts.pop())
+        state, sums, finite = program()(*first.static, pile.state, pile.data, type(first.plan)(*plan))
+        sums, finite = np.asarray(sums), np.asarray(finite)
+    trained = Pile(state, pile.data, pile.starts)
+    for i, request in zip(places, group, strict=True):
+        request.result = Part.all_of(trained, i, request.state), sums[i], finite[i]
+
+
+def cut_to(plan: Any, cut: slice) -> list[np.ndarray]:
+    """A plan's arrays, of fewer steps; its count as it is."""
+    return [*(np.asarray(a)[cut] for a in plan[:3]), np.asarray(plan.count)]
+
+
+@functools.cache
+def program() -> Any:
+    """The compiled training chunk for many at once: states and plans side by side, the data shared.
+
+    Where all have the same number of steps it is one number, and the loop needs no choice of who still takes part.
+    """
+    import jax
+
+    from . import jax as engine
+
+    chunk: Any = engine.train.__wrapped__  # type: ignore[attr-defined]
+
+    def many(net: Any, loss: Any, optimizer: Any, state: State, data: Batch, plan: Any) -> Any:
+        axes = plan._replace(rows=0, sizes=0, rates=0, count=None if np.ndim(plan.count) == 0 else 0)
+        return jax.vmap(functools.partial(chunk, net, loss, optimizer), in_axes=(0, None, axes))(state, data, plan)
+
+    return jax.jit(many, static_argnames=("net", "loss", "optimizer"))

@@ -1,0 +1,132 @@
+"""A search whose fits share one program finds exactly what scikit-learn's finds fitting one by one."""
+
+import numpy as np
+import pytest
+from scipy.stats import loguniform
+from sklearn.datasets import load_iris
+from sklearn.exceptions import FitFailedWarning
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV, RandomizedSearchCV, ShuffleSplit
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import estimator_checks_generator
+
+import pellucid as pc
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+X, Y = load_iris(return_X_y=True)
+MLP = pc.MLPClassifier((8,), max_iter=12, random_state=0, engine="jax", learning_rate_init=0.01)
+NET = pc.NetworkClassifier(pc.Linear(6) >> pc.Tanh(), epochs=6, random_state=0, engine="jax")
+HOW = pytest.mark.parametrize("how", ["threads", "batched"])
+
+
+def assert_same_results(mine, theirs, exact):
+    """All columns but the times; bit for bit on threads, to rounding where matrix products are batched."""
+    assert list(mine.cv_results_) == list(theirs.cv_results_)
+    assert mine.cv_results_["params"] == theirs.cv_results_["params"]
+    for name, values in theirs.cv_results_.items():
+        if "_test_" in name or "_train_" in name:
+            if exact:
+                np.testing.assert_array_equal(mine.cv_results_[name], values, err_msg=name)
+            else:
+                np.testing.assert_allclose(mine.cv_results_[name], values, rtol=1e-9, atol=1e-12, err_msg=name)
+    if theirs.refit:
+        assert mine.best_params_ == theirs.best_params_
+        assert mine.best_index_ == theirs.best_index_
+        np.testing.assert_array_equal(mine.predict(X), theirs.predict(X))
+
+
+@HOW
+def test_grid_search_is_the_same_with_groups_of_different_programs(how):
+    """Hidden sizes and batch sizes make programs; rates and penalties do not; α = 0 and L-BFGS are kinds of their own."""
+    grid = [
+        {"hidden_layer_sizes": [(4,), (8, 4)], "learning_rate_init": [0.001, 0.02], "alpha": [0.0, 1.0]},
+        {"solver": ["sgd"], "momentum": [0.0, 0.9], "batch_size": [16, 50]},
+        {"solver": ["lbfgs"]},
+    ]
+    options = {"cv": 3, "scoring": ["accuracy", "neg_log_loss"], "refit": "accuracy", "return_train_score": True}
+    theirs = GridSearchCV(MLP, grid, **options).fit(X, Y)
+    assert_same_results(pc.PopulationSearchCV(MLP, grid, how=how, **options).fit(X, Y), theirs, how == "threads")
+
+
+@HOW
+def test_randomized_search_in_a_pipeline_is_the_same(how):
+    pipeline = make_pipeline(StandardScaler(), NET)
+    space = {"networkclassifier__optimizer__learning_rate": loguniform(1e-4, 1e-1), "networkclassifier__net__0__units": [3, 6]}
+    options = {"n_iter": 5, "random_state": 3, "cv": ShuffleSplit(2, random_state=0), "scoring": "neg_log_loss"}
+    theirs = RandomizedSearchCV(pipeline, space, **options).fit(X, Y)
+    mine = pc.PopulationSearchCV(pipeline, param_distributions=space, how=how, **options).fit(X, Y)
+    assert_same_results(mine, theirs, how == "threads")
+
+
+@HOW
+def test_early_stopping_schedules_and_callbacks_take_the_same_path(how):
+    """Fits of one group that end at different epochs, go on with other learning rates, or are looked into."""
+    grid = [
+        {"early_stopping": [True], "n_iter_no_change": [1, 4], "learning_rate_init": [0.005, 0.05]},
+        {"solver": ["sgd"], "learning_rate": ["adaptive", "invscaling"], "n_iter_no_change": [1], "tol": [0.05]},
+        {"tol": [0.2], "n_iter_no_change": [2]},
+        {"callbacks": [stop_at_three]},
+    ]
+    model = MLP.set_params(max_iter=40)
+    options = {"cv": 3, "scoring": {"loss": "neg_log_loss", "epochs": epochs_of}, "refit": "loss"}
+    theirs = GridSearchCV(model, grid, **options).fit(X, Y)
+    assert len(set(theirs.cv_results_["mean_test_epochs"])) > 3
+    assert_same_results(pc.PopulationSearchCV(model, grid, how=how, **options).fit(X, Y), theirs, how == "threads")
+
+
+def stop_at_three(run):
+    if run.epoch == 3:
+        run.stop()
+
+
+def epochs_of(model, X, y):
+    return model.n_iter_
+
+
+@HOW
+def test_a_regressor_with_sample_weights_is_the_same(how):
+    model = pc.MLPRegressor(hidden_layer_sizes=(6,), max_iter=10, random_state=1, engine="jax")
+    grid, weight = {"alpha": [0.01, 10.0], "learning_rate_init": [0.01, 0.03]}, 1.0 + Y
+    theirs = GridSearchCV(model, grid, cv=3).fit(X[:, :3], X[:, 3], sample_weight=weight)
+    mine = pc.PopulationSearchCV(model, grid, cv=3, how=how).fit(X[:, :3], X[:, 3], sample_weight=weight)
+    np.testing.assert_allclose(mine.cv_results_["mean_test_score"], theirs.cv_results_["mean_test_score"], rtol=1e-9)
+    assert mine.best_params_ == theirs.best_params_
+
+
+@HOW
+def test_a_fit_that_fails_gets_the_error_score_and_the_others_go_on(how):
+    NET = pc.NetworkClassifier(pc.Linear(6) >> pc.ReLU(), epochs=6, random_state=0, engine="jax")
+    grid = {"optimizer": [pc.SGD(1e300), pc.SGD(0.01)]}
+    with pytest.warns(FitFailedWarning, match="is not finite"):
+        mine = pc.PopulationSearchCV(NET, grid, cv=3, how=how, error_score=-1.0).fit(X, Y)
+    assert mine.cv_results_["mean_test_score"][0] == -1.0
+    with pytest.warns(FitFailedWarning):
+        theirs = GridSearchCV(NET, grid, cv=3, error_score=-1.0).fit(X, Y)
+    assert_same_results(mine, theirs, how == "threads")
+    with pytest.raises(ArithmeticError, match="is not finite"):
+        pc.PopulationSearchCV(NET, grid, cv=3, how=how, error_score="raise").fit(X, Y)
+
+
+def test_any_other_estimator_works_too():
+    grid = {"C": [0.01, 1.0]}
+    theirs = GridSearchCV(LogisticRegression(), grid).fit(X, Y)
+    assert_same_results(pc.PopulationSearchCV(LogisticRegression(), grid).fit(X, Y), theirs, True)
+
+
+def test_it_asks_for_a_grid_or_distributions():
+    for wrong in ({}, {"param_grid": {"alpha": [1]}, "param_distributions": {"alpha": [1]}}):
+        with pytest.raises(ValueError, match=r"param_grid= .* or param_distributions="):
+            pc.PopulationSearchCV(MLP, **wrong).fit(X, Y)
+    with pytest.raises(ValueError, match="how must be one of 'auto', 'threads', 'batched', got 'fast'"):
+        pc.PopulationSearchCV(MLP, {"alpha": [1]}, how="fast").fit(X, Y)
+
+
+SEARCH = pc.PopulationSearchCV(pc.MLPClassifier((10,), solver="lbfgs", max_iter=50, random_state=0), {"alpha": [0.1, 1.0]}, cv=2)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("estimator", "check"), list(estimator_checks_generator(SEARCH)))
+def test_scikit_learns_checks_of_a_search(estimator, check):
+    check(estimator)
