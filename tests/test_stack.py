@@ -112,6 +112,19 @@ def test_a_stacked_run_ends_where_the_unstacked_and_numpy_end(block, optimizer, 
     np.testing.assert_allclose(model.history["loss"], plain.history["loss"], rtol=1e-12)
 
 
+@given(st.lists(st.sampled_from([(pc.Linear(WIDTH), {"W": 16}), (pc.Tanh(), {})]), min_size=1, max_size=24))
+def test_the_run_from_each_layer_is_the_one_that_goes_furthest(layers):
+    net, p = pc.Chain(*(layer for layer, _ in layers)), [{k: np.zeros(n) for k, n in sizes.items()} for _, sizes in layers]
+    kinds = stack.kinds_of(net, p)
+    for i, (width, times) in enumerate(stack.runs_of(kinds)):
+        runs = [0]
+        for w in range(1, len(kinds) - i + 1):
+            n = next(n for n in range(1, len(kinds) + 1) if kinds[i + n * w : i + (n + 1) * w] != kinds[i : i + w])
+            runs += [n * w] if n >= stack.LEAST and any(kind.shapes for kind in kinds[i : i + w]) else []
+        assert width * times == max(runs)
+        assert all(kinds[i : i + width] == kinds[i + k * width : i + (k + 1) * width] for k in range(times))
+
+
 LAYERS = st.sampled_from(
     [
         pc.Linear(WIDTH),

@@ -7,6 +7,7 @@ hundreds of arrays would take longer to compile than the layers that are saved.
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -85,16 +86,20 @@ def stack(Ops: Any, net: Layer, optimizer: Any, state: Any, batch: Any) -> Any:
             return net
         layers: list[Layer] = []
         kinds = kinds_of(net, p)
+        runs = runs_of(kinds) if type(net) is Chain else [(0, 0)] * len(kinds)
         while (i := len(layers)) < len(kinds):
-            block, times = run_at(kinds, i) if type(net) is Chain else ((), 0)
-            if times and scanned(block, x):
-                layers += [Stack(*(kind.layer for kind in block), times=times), *[Gone()] * (times * len(block) - 1)]
+            width, times = runs[i]
+            if times and scanned(block := tuple(kinds[i : i + width]), x):
+                layers += [Stack(*(kind.layer for kind in block), times=times), *[Gone()] * (times * width - 1)]
             else:
                 layers.append(walk(net.layers[i], p[i], x))
                 x = output(kinds[i], x) if type(net) is Chain else x
         return type(net)(*layers, name=net.name)
 
-    new = walk(net, state.params, batch.x)
+    try:
+        new = walk(net, state.params, batch.x)
+    except Exception:  # a mistake in a layer: training without stacks will say where
+        return state
     return state if new == net else state._replace(params=join(new, state.params), slots=join(new, state.slots))
 
 
@@ -115,16 +120,23 @@ def kinds_of(net: Any, params: Any) -> list[Kind]:
     return kinds
 
 
-def run_at(kinds: list[Kind], i: int) -> tuple[Any, int]:
-    """The block that, over and over, goes furthest from the i-th layer on, and how many times; 0 if that is not worth it."""
-    best: tuple[Any, int] = (), 0
-    for width in range(1, (len(kinds) - i) // LEAST + 1):
-        block, times = tuple(kinds[i : i + width]), 1
-        while tuple(kinds[i + times * width : i + (times + 1) * width]) == block:
-            times += 1
-        sizes = [a.size for kind in block for a in kind.shapes]
-        if times >= LEAST and times * len(sizes) >= MANY and max(sizes) <= LARGE and times * width > best[1] * len(best[0]):
-            best = block, times
+def runs_of(kinds: list[Kind]) -> list[tuple[int, int]]:
+    """For every layer: of how many layers is the block that, over and over, goes furthest from there, and how many times.
+
+    (0, 0) where it is not worth a stack.
+    """
+    numbers: dict[Kind, int] = {}
+    codes = np.array([numbers.setdefault(kind, len(numbers)) for kind in kinds])
+    best = [(0, 0)] * len(kinds)
+    for width in range(1, len(kinds) // LEAST + 1):
+        ends = np.append(np.flatnonzero(codes[width:] != codes[:-width]), len(kinds) - width)  # here a block is not the one before
+        places = np.arange(ends[-1])
+        times = 1 + (ends[np.searchsorted(ends, places)] - places) // width
+        for i in np.flatnonzero(times >= LEAST):
+            if times[i] * width > math.prod(best[i]):
+                sizes = [a.size for kind in kinds[i : i + width] for a in kind.shapes]
+                if times[i] * len(sizes) >= MANY and max(sizes) <= LARGE:
+                    best[i] = width, int(times[i])
     return best
 
 
@@ -133,7 +145,7 @@ def repeats(net: Any, p: Any) -> bool:
     if type(net) not in COMBINATORS:
         return False
     kinds = kinds_of(net, p) if type(net) is Chain and len(net.layers) >= LEAST else []
-    return any(run_at(kinds, i)[1] for i in range(len(kinds))) or any(map(repeats, net.layers, p))
+    return any(map(any, runs_of(kinds))) or any(map(repeats, net.layers, p))
 
 
 def can_scan(Ops: Any, block: tuple[Kind, ...], x: Any, batch: Any) -> bool:
@@ -153,7 +165,7 @@ def can_scan(Ops: Any, block: tuple[Kind, ...], x: Any, batch: Any) -> bool:
 
     try:
         jax.eval_shape(run, p, x, batch.weight, batch.lengths)
-    except Exception:  # if it is a mistake in a layer, the network without stacks will say where
+    except Exception:
         return False
     return has_backward(net)
 
