@@ -219,3 +219,32 @@ else:
 
 def test_everything_works_on_numpy_when_jax_cannot_be_imported():
     python(WITHOUT_JAX)
+
+
+# -------------------------------------------------------------------- more rows than the device has room for
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("steps", [3, 1000])
+def test_rows_sent_chunk_by_chunk_give_the_same_bits(dtype, steps, monkeypatch):
+    from pellucid.engines import choose
+
+    monkeypatch.setattr(choose.Work, "chunk", property(lambda self: steps))
+    options = {"optimizer": pc.Adam(pc.Cosine(0.01)), "validation": 0.2, "batch_size": 16}
+    resident = run("jax", dtype, 4, **options)
+    sent = []
+    put = get_engine("jax").put
+    monkeypatch.setattr(get_engine("jax"), "has_room", lambda tree: False)
+    monkeypatch.setattr(get_engine("jax"), "put", lambda tree: sent.append(tree) or put(tree))
+    streamed = run("jax", dtype, 4, **options)
+    assert not any(len(getattr(tree, "x", ())) == 81 for tree in sent)  # the training rows were never sent as one
+    assert resident.history["loss"] == streamed.history["loss"]
+    for name, value in resident.parameters.items():
+        np.testing.assert_array_equal(value, streamed.parameters[name])
+
+
+def test_a_failure_while_rows_are_sent_names_the_callers_row(monkeypatch):
+    X = np.zeros((40, 1), np.float32)
+    X[7] = 3e38  # the second layer's sum overflows
+    monkeypatch.setattr(get_engine("jax"), "has_room", lambda tree: False)
+    with pytest.raises(pc.NonFiniteError) as caught:
+        pc.Network(pc.Linear(64) >> pc.Linear(1), (1,), "squared_error").fit(X, X, epochs=2, batch_size=8, engine="jax", progress=False)
+    assert caught.value.rows == [7]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -89,6 +90,12 @@ def halved(layer: Layer, p: Any, x: Any) -> tuple[Any, Any]:
 def put(tree: Any) -> Any:
     """Copy data to the device."""
     return jax.device_put(tree)
+
+
+def has_room(tree: Any) -> bool:
+    """Whether data takes less than half of the device's memory."""
+    stats = jax.local_devices()[0].memory_stats() or {}  # a CPU says nothing
+    return 2 * sum(a.nbytes for a in jax.tree.leaves(tree)) < stats.get("bytes_limit", math.inf)
 
 
 def get(tree: Any) -> Any:

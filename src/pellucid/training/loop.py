@@ -28,6 +28,7 @@ from .lbfgs import lbfgs_epochs
 from .progress import SILENT, progress
 from .sequences import carries_state, forget, rows_at_once, steps_there
 from .step import Batch, State
+from .stream import supply
 
 __all__ = ["Job", "Run", "evaluate", "train"]
 
@@ -106,7 +107,9 @@ def train(model: Any, job: Job) -> History:
     run = start(model, job)
     try:
         with run.engine.precision(model.dtype, job.precision), interruptible(run.interrupted):
-            data, validation = run.engine.put(job.data), run.engine.put(job.validation)
+            resident = isinstance(job.optimizer, LBFGS) or run.engine.has_room(job.data)
+            data: Any = run.engine.put(job.data) if resident else None
+            validation = run.engine.put(job.validation)
             done = run.epoch * len(job.data.x)
             with progress(job.progress, job.epochs, done, job.epochs * len(job.data.x)) as bar:
                 call(run, "fit_begin")
@@ -157,7 +160,7 @@ def start(model: Any, job: Job) -> Run:
     return run
 
 
-def gradient_epochs(run: Run, data: Batch, bar: Any, finish: Callable[..., None]) -> None:
+def gradient_epochs(run: Run, data: Batch | None, bar: Any, finish: Callable[..., None]) -> None:
     """Train epoch by epoch, several short ones at once where nobody looks between them; `finish` gets means and seconds."""
     job, net, loss, engine = run.job, run.model.net, run.model.loss, run.engine
     kind, carries, watch = job.optimizer.kind(), carries_state(net), overridden(job.callbacks, "batch_end")
@@ -165,9 +168,9 @@ def gradient_epochs(run: Run, data: Batch, bar: Any, finish: Callable[..., None]
     together = max(1, chunk // job.steps)
     length = min(chunk, together * job.steps)  # of all chunks, whoever looks: all are run by one program
     if not carries:
-        run.state = engine.stack(net, kind, run.state, data, job.batch_size)
+        run.state = engine.stack(net, kind, run.state, job.data, job.batch_size)
     if carries or looked_at(job):
-        if together > 1 and not carries and engine.name == "jax" and foretold(job):
+        if together > 1 and not carries and data is not None and engine.name == "jax" and foretold(job):
             run_ahead(run, data, together, length, bar, finish)
         together = 1
     if engine.name == "numpy":  # nothing is compiled, so nothing is filled up
@@ -177,9 +180,9 @@ def gradient_epochs(run: Run, data: Batch, bar: Any, finish: Callable[..., None]
         began, sums, failed = time.perf_counter(), np.zeros((0, 2 + len(loss.scores))), None
         if carries:
             run.state = run.state._replace(params=engine.put(forget(run.state.params)))
-        for plan in plans(run, together, length, 1 if watch else length):
+        for plan, there, rows_there in supply(run, data, plans(run, together, length, 1 if watch else length)):
             first = run.epoch * job.steps + len(sums)
-            state, *outcome = engine.train(net, loss, kind, run.state, data, engine.put(plan))
+            state, *outcome = engine.train(net, loss, kind, run.state, rows_there, there)
             rows, finite = engine.get(outcome)
             rows = rows[: plan.count].astype(np.float64)
             if not finite:
