@@ -372,7 +372,7 @@ class Doctor(Callback):
         self.spent, self.seen = self.spent + time.perf_counter() - began, run.epoch
         return trace
 
-    def epoch_end(self, run: Any) -> None:
+    def pause(self, run: Any) -> None:
         if self.spent < self.share * (time.perf_counter() - self.began):
             self.trace = self.look(run)
 

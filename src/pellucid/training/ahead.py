@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .callbacks import Callback
+from .callbacks import Callback, call
 from .progress import SILENT
 from .step import Batch
 
@@ -51,6 +51,7 @@ def run_ahead(run: Any, data: Batch, together: int, length: int, bar: Any, finis
             if i < n and (run.stopping or not np.array_equal(epoch_rates(run, run.epoch), plan.rates[i * steps : (i + 1) * steps])):
                 run.state = engine.train(net, loss, kind, before, data, engine.put(plan._replace(count=np.int32(i * steps))))[0]
                 return
+        call(run, "pause")
 
 
 class Remembered:

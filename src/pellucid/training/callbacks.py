@@ -25,6 +25,9 @@ class Callback:
 
     def epoch_end(self, run: Any) -> None: ...
 
+    def pause(self, run: Any) -> None:
+        """Called when training comes back from the engine: after an epoch, or after several short ones run together."""
+
     def fit_end(self, run: Any) -> None: ...
 
     def nonfinite(self, run: Any, error: Any) -> None:
@@ -47,6 +50,12 @@ def as_callbacks(callbacks: Any) -> list[Any]:
         if isinstance(item, type) or not (isinstance(item, Callback) or callable(item)):
             raise TypeError(f"callbacks must be Callback objects or functions of run, got {item!r}.")
     return [item if isinstance(item, Callback) else PlainFunction(item) for item in items]
+
+
+def call(run: Any, event: str, *args: Any) -> None:
+    """Tell all callbacks of a fit."""
+    for callback in run.job.callbacks:
+        getattr(callback, event)(run, *args)
 
 
 class EarlyStopping(Settings):

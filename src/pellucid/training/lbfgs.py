@@ -10,6 +10,7 @@ import numpy as np
 
 from ..engines.numpy import NumpyOps
 from ..tree import flatten, is_buffer, leaves, unflatten
+from .callbacks import call
 from .data import select
 from .step import Batch
 
@@ -40,6 +41,7 @@ def lbfgs_epochs(run: Any, data: Batch, bar: Any, finish: Callable[..., None]) -
         loss = value - 0.5 * decay * float(x @ x)
         bar.advance(len(data.x), run.epoch, f"loss {loss:.4f}")
         finish({"loss": loss}, time.perf_counter() - began)
+        call(run, "pause")
         began = time.perf_counter()
         if run.stopping:
             raise StopIteration

@@ -21,7 +21,7 @@ from ..engines.choose import choose_engine, predict_work
 from ..optimizers import LBFGS, Optimizer
 from ..schedules import Schedule, rates_of
 from .ahead import foretold, run_ahead
-from .callbacks import Callback, EarlyStopping, History
+from .callbacks import Callback, EarlyStopping, History, call
 from .checkpoint import Saved, data_digest, load_checkpoint, save_checkpoint
 from .finite import explain_nonfinite
 from .lbfgs import lbfgs_epochs
@@ -209,6 +209,7 @@ def gradient_epochs(run: Run, data: Batch | None, bar: Any, finish: Callable[...
                 break
             run.epoch += 1
             finish(means(loss, part.sum(0)), seconds, complete=len(part) == job.steps)
+        call(run, "pause")
         if failed:
             call(run, "nonfinite", failed)
             raise failed
@@ -315,11 +316,6 @@ def describe(run: Run, totals: Any) -> str:
 def overridden(callbacks: list[Any], event: str) -> bool:
     """Whether any callback does something at `event`."""
     return any(getattr(type(c), event) is not getattr(Callback, event) for c in callbacks)
-
-
-def call(run: Run, event: str, *args: Any) -> None:
-    for callback in run.job.callbacks:
-        getattr(callback, event)(run, *args)
 
 
 def fingerprint_of(model: Any, job: Job) -> dict[str, Any]:
