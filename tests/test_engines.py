@@ -248,3 +248,28 @@ def test_a_failure_while_rows_are_sent_names_the_callers_row(monkeypatch):
     with pytest.raises(pc.NonFiniteError) as caught:
         pc.Network(pc.Linear(64) >> pc.Linear(1), (1,), "squared_error").fit(X, X, epochs=2, batch_size=8, engine="jax", progress=False)
     assert caught.value.rows == [7]
+
+
+# -------------------------------------------------------------------- predictions
+@pytest.mark.parametrize(
+    "net",
+    [
+        pc.Linear(4) >> pc.ReLU() >> pc.Linear(3),
+        pc.Linear(6) >> (pc.ReLU() + pc.Identity()) >> pc.Linear(3),
+        pc.Linear(6) >> (pc.Identity() + pc.ReLU()) >> pc.Linear(3),
+        pc.Linear(6) >> (pc.ReLU() | pc.Tanh() | (pc.Identity() >> pc.ReLU())) >> pc.Linear(3),
+        pc.Linear(6) * pc.ReLU() >> pc.Linear(3),
+        pc.ReLU() >> pc.Linear(6) >> pc.ReLU() >> pc.ReLU() >> pc.Linear(3),
+        pc.Repeat(pc.Linear(6) >> pc.ReLU(), 3),
+        (pc.Linear(6) + (pc.Linear(6) >> pc.ReLU())) >> pc.ReLU(),
+    ],
+    ids=repr,
+)
+def test_predictions_are_those_of_the_pass_that_keeps_everything(net):
+    """A ReLU may write over its input where nobody else sees it; never over the caller's rows."""
+    X = np.random.default_rng(0).normal(size=(50, 6))
+    model = pc.Network(net, (6,), dtype="float64")
+    rows = X.copy()
+    expected, _ = get_engine("numpy").NumpyOps().forward(model.net, model.params, X, "net")
+    np.testing.assert_array_equal(model(rows), expected)
+    np.testing.assert_array_equal(rows, X)
