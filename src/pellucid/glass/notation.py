@@ -222,6 +222,8 @@ def mathml_formula(formula: str) -> str:
     while i < len(found):
         kind, token = found[i]
         base = mathml_token(kind, token)
+        if kind == "word" and i and found[i - 1][0] == "number":
+            out.append('<mspace width="0.25em"/>')
         scripts = {"sub": "", "sup": ""}
         while i + 1 < len(found) and found[i + 1][0] in ("sup", "sub", "prime"):
             i += 1
