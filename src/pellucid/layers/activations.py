@@ -260,8 +260,8 @@ class Softmax(Layer):
         return over_last_axis(self, shape)
 
     def forward(self, ops, p, z):
-        e = ops.xp.exp(z - z.max(-1, keepdims=True))
-        y = e / e.sum(-1, keepdims=True)
+        y = ops.xp.exp(z - z.max(-1, keepdims=True))
+        y /= y.sum(-1, keepdims=True)  # y is new: no copy is needed
         return y, y
 
     def backward(self, ops, p, y, dy, wrt_input=True):
