@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import html
 import os
 from typing import Any
 
 import numpy as np
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.preprocessing import LabelBinarizer
 from sklearn.utils import estimator_html_repr, get_tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -100,11 +102,29 @@ class NetworkEstimator(CallbackSupportMixin, BaseEstimator):
                 setattr(self, outer, with_setting(held, path.split("__"), value))
         return self
 
+    @classmethod
+    @functools.cache
+    def _get_param_names(cls) -> list[str]:
+        return super()._get_param_names()
+
     # ---------------------------------------------------------------- rows in, outputs out
+    def _learned_from(self, X: Any, y: Any, first: bool, **options: Any) -> tuple[Any, Any]:
+        """X and y of a fit, validated."""
+        if first and plain_rows(X) and plain_targets(y) and len(X) == len(y):
+            self._seen(X)
+            return X, y
+        return validate_data(
+            self, X, y, accept_sparse=["csr", "csc"], multi_output=True, dtype=(np.float64, np.float32), reset=first, **options
+        )  # fmt: skip
+
+    def _seen(self, X: np.ndarray) -> None:
+        """Remember what rows look like."""
+        self.n_features_in_ = X.shape[1]
+        self.__dict__.pop("feature_names_in_", None)
+
     def _rows(self, X: Any) -> Any:
-        """X, validated; a plain array of the right kind needs none of scikit-learn's questions."""
-        plain = type(X) is np.ndarray and X.dtype.char in "fd" and X.ndim == 2 and not hasattr(self, "feature_names_in_")
-        if plain and X.shape[1] == self.n_features_in_ and len(X) and np.isfinite(X.sum()):
+        """X, validated."""
+        if not hasattr(self, "feature_names_in_") and plain_rows(X) and X.shape[1] == self.n_features_in_:
             return X
         sparse = ["csr", "csc"] if get_tags(self).input_tags.sparse else False
         X = validate_data(self, X, accept_sparse=sparse, reset=False, dtype=(np.float64, np.float32))
@@ -139,6 +159,44 @@ class NetworkEstimator(CallbackSupportMixin, BaseEstimator):
 
 OPS = NumpyOps()
 BLOCK = 16384  # rows predicted at a time: bounded memory, and few matrix products, because each may wait for its threads
+
+
+class Classifier(ClassifierMixin):
+    """scikit-learn's classifier, whose score asks no questions about plain labels."""
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The part of the rows whose class (or all of whose labels) is predicted."""
+        if sample_weight is None and plain_labels(y):
+            predicted = self.predict(X)
+            if plain_labels(predicted) and len(predicted) == len(y):
+                return float((predicted == y).mean())
+        return super().score(X, y, sample_weight)
+
+
+# -------------------------------------------------------------------- arrays that need none of scikit-learn's many questions
+def plain_rows(X: Any) -> bool:
+    """Whether X is a table of finite numbers."""
+    return type(X) is np.ndarray and X.dtype in (np.float32, np.float64) and X.ndim == 2 and X.size > 0 and bool(np.isfinite(X.sum()))
+
+
+def plain_targets(y: Any) -> bool:
+    """Whether y has one finite number for every row."""
+    return plain_labels(y) or (type(y) is np.ndarray and y.dtype in (np.float32, np.float64) and y.ndim == 1 and np.isfinite(y.sum()))
+
+
+def plain_labels(y: Any) -> bool:
+    """Whether y has one whole number for every row."""
+    return type(y) is np.ndarray and y.dtype.kind in "biu" and y.ndim == 1 and y.size > 0
+
+
+def binarizer_of(y: Any) -> LabelBinarizer:
+    """A binarizer fitted to y."""
+    if not plain_labels(y):
+        return LabelBinarizer().fit(y)
+    made = LabelBinarizer()
+    made.classes_, made.sparse_input_ = np.unique(y), False
+    made.y_type_ = "multiclass" if len(made.classes_) > 2 else "binary"
+    return made
 
 
 class Cast:

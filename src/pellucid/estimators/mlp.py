@@ -9,16 +9,14 @@ from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
-from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.base import RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import accuracy_score, check_scoring, r2_score
 from sklearn.model_selection import train_test_split
-from sklearn.preprocessing import LabelBinarizer
 from sklearn.utils import check_random_state, column_or_1d, compute_sample_weight
 from sklearn.utils._param_validation import Interval, Options, StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import type_of_target, unique_labels
-from sklearn.utils.validation import validate_data
 
 from ..engines import numpy as engine
 from ..layers import Chain, Dropout, Identity, Layer, Linear, ReLU, Sigmoid, Tanh
@@ -30,7 +28,7 @@ from ..training.data import row_weights
 from ..training.finite import NonFiniteError
 from ..training.loop import Job, train
 from ..training.step import Batch
-from .base import OPS, NetworkEstimator, SparseRows, keep, told, with_callbacks
+from .base import OPS, Classifier, NetworkEstimator, SparseRows, binarizer_of, keep, told, with_callbacks
 from .path import MLPLBFGS, MLPSGD, Books, Held, MLPAdam, Order
 
 __all__ = ["MLPClassifier", "MLPRegressor"]
@@ -317,7 +315,7 @@ class BaseMLP(NetworkEstimator):
         return tags
 
 
-class MLPClassifier(ClassifierMixin, BaseMLP):
+class MLPClassifier(Classifier, BaseMLP):
     """Multi-layer perceptron classifier: scikit-learn's, by another engine."""
 
     __doc__ = (
@@ -388,18 +386,16 @@ class MLPClassifier(ClassifierMixin, BaseMLP):
         elif not hasattr(self, "classes_"):
             raise ValueError("classes must be passed on the first call to partial_fit.")
         if not hasattr(self, "classes_"):
-            self._label_binarizer = LabelBinarizer().fit(y if type_of_target(y).startswith("multilabel") else classes)
+            self._label_binarizer = binarizer_of(y if type_of_target(y).startswith("multilabel") else classes)
             self.classes_ = classes
         return self._fit(X, y, sample_weight, incremental=True)
 
     def _validated(self, X: Any, y: Any, first: bool, incremental: bool) -> tuple[Any, Any]:
-        X, y = validate_data(
-            self, X, y, accept_sparse=["csr", "csc"], multi_output=True, dtype=(np.float64, np.float32), reset=first
-        )  # fmt: skip
+        X, y = self._learned_from(X, y, first)
         if y.ndim == 2 and y.shape[1] == 1:
             y = column_or_1d(y, warn=True)
         if not hasattr(self, "classes_") or not (self.warm_start or incremental):
-            self._label_binarizer = LabelBinarizer().fit(y)
+            self._label_binarizer = binarizer_of(y)
             self.classes_ = self._label_binarizer.classes_
             return X, y
         classes = unique_labels(y)
@@ -413,9 +409,10 @@ class MLPClassifier(ClassifierMixin, BaseMLP):
         return X, y
 
     def _targets(self, y: Any, dtype: Any) -> np.ndarray:
-        if self._label_binarizer.y_type_ == "multiclass":
-            return np.searchsorted(self.classes_, y).astype(np.int32)
-        return self._label_binarizer.transform(y).astype(dtype)
+        if self._label_binarizer.y_type_.startswith("multilabel"):
+            return self._label_binarizer.transform(y).astype(dtype)
+        numbers = np.searchsorted(self.classes_, y)
+        return numbers.astype(np.int32) if self._label_binarizer.y_type_ == "multiclass" else numbers[:, None].astype(dtype)
 
     def _weights(self, y: Any, sample_weight: Any, X: Any) -> np.ndarray:
         weight = super()._weights(y, sample_weight, X)
@@ -527,9 +524,7 @@ class MLPRegressor(RegressorMixin, BaseMLP):
         return self._fit(X, y, sample_weight, incremental=True)
 
     def _validated(self, X: Any, y: Any, first: bool, incremental: bool) -> tuple[Any, Any]:
-        X, y = validate_data(
-            self, X, y, accept_sparse=["csr", "csc"], multi_output=True, y_numeric=True, dtype=(np.float64, np.float32), reset=first
-        )  # fmt: skip
+        X, y = self._learned_from(X, y, first, y_numeric=True)
         if y.ndim == 2 and y.shape[1] == 1:
             y = column_or_1d(y, warn=True)
         return X, y

@@ -6,8 +6,7 @@ import warnings
 from typing import Any
 
 import numpy as np
-from sklearn.base import ClassifierMixin, RegressorMixin
-from sklearn.preprocessing import LabelBinarizer
+from sklearn.base import RegressorMixin
 from sklearn.utils import check_random_state, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_consistent_length, validate_data
@@ -18,7 +17,7 @@ from ..network import Network, last_layer
 from ..optimizers import get_optimizer
 from ..training.callbacks import as_callbacks
 from ..training.data import check_finite
-from .base import OPS, NetworkEstimator, keep, told, with_callbacks
+from .base import OPS, Classifier, NetworkEstimator, binarizer_of, keep, plain_labels, plain_rows, told, with_callbacks
 
 __all__ = ["NetworkClassifier", "NetworkRegressor"]
 
@@ -105,6 +104,9 @@ class BaseNetworkEstimator(NetworkEstimator):
     # ---------------------------------------------------------------- rows
     def _inputs(self, X: Any, reset: bool) -> Any:
         """X, checked as scikit-learn does; a list of sequences is left to the network."""
+        if plain_rows(X) and reset:
+            self._seen(X)
+            return X
         sequences = sequences_in(X)
         if sequences is None:
             return validate_data(self, X, allow_nd=True, dtype=(np.float64, np.float32), reset=reset)
@@ -167,7 +169,7 @@ class BaseNetworkEstimator(NetworkEstimator):
         return tags
 
 
-class NetworkClassifier(ClassifierMixin, BaseNetworkEstimator):
+class NetworkClassifier(Classifier, BaseNetworkEstimator):
     """A classifier around any expression."""
 
     __doc__ = (
@@ -210,13 +212,14 @@ class NetworkClassifier(ClassifierMixin, BaseNetworkEstimator):
     def _validated(self, y: Any, go_on: bool) -> np.ndarray:
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None")
-        check_classification_targets(y)
-        if type_of_target(y) == "multiclass-multioutput":
-            raise ValueError("y has several columns of several classes; fit one classifier for each (MultiOutputClassifier does).")
-        y = np.asarray(y) if not hasattr(y, "toarray") else y.toarray()
-        y = column_or_1d(y, warn=True) if y.ndim == 1 or y.shape[1] == 1 else y
+        if not plain_labels(y):
+            check_classification_targets(y)
+            if type_of_target(y) == "multiclass-multioutput":
+                raise ValueError("y has several columns of several classes; fit one classifier for each (MultiOutputClassifier does).")
+            y = np.asarray(y) if not hasattr(y, "toarray") else y.toarray()
+            y = column_or_1d(y, warn=True) if y.ndim == 1 or y.shape[1] == 1 else y
         if not go_on:
-            self._labels = LabelBinarizer().fit(y)
+            self._labels = binarizer_of(y)
             self.classes_ = self._labels.classes_
         elif y.ndim == 1 and len(np.setdiff1d(y, self.classes_)):
             raise ValueError(f"warm_start: y has classes that the last fit did not know: {np.setdiff1d(y, self.classes_)}.")
@@ -236,7 +239,8 @@ class NetworkClassifier(ClassifierMixin, BaseNetworkEstimator):
         return loss, 1 if len(self.classes_) <= 2 and not self._several() else len(self.classes_)
 
     def _numbers(self, y: np.ndarray) -> np.ndarray:
-        return np.searchsorted(self.classes_, y) if self.network_.loss.classes == "one" else self._labels.transform(y)
+        columns = self._several() or (self.network_.loss.classes != "one" and len(self.classes_) > 2)
+        return self._labels.transform(y) if columns else np.searchsorted(self.classes_, y)
 
     def _by_number(self) -> Any:
         if not isinstance(self.class_weight, dict):

@@ -147,5 +147,5 @@ class Books(Callback):
 
     def fit_end(self, run: Any) -> None:
         """Keep the optimizer's memory: partial_fit goes on from it."""
-        state = run.engine.get(run.state)
-        self.estimator._memory = (state.slots, int(state.step)), self.rate
+        get, state = run.engine.get, run.state
+        self.estimator._memory = (get(state.slots), int(get(state.step))), self.rate

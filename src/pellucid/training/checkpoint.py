@@ -85,11 +85,11 @@ def load_checkpoint(path: str | os.PathLike[str], fingerprint: dict[str, Any], p
     return Saved(trees["params"], trees["slots"], trees["best"] if state["best"] else None, state["epoch"], state["step"], history)
 
 
-def data_digest(*arrays: np.ndarray) -> str:
-    """A short digest of shapes, types and at most a thousand rows of each array."""
+def data_digest(*arrays: np.ndarray, rows: int = 1000) -> str:
+    """A short digest of shapes, types and about so many rows of each array."""
     digest = hashlib.blake2b(digest_size=8)
     for array in arrays:
-        sample = array[:: max(1, len(array) // 1000)]
+        sample = array[:: max(1, len(array) // rows)]
         sample = getattr(sample, "values", sample)  # of sparse rows
         digest.update(f"{array.shape}{array.dtype}".encode() + np.ascontiguousarray(sample).tobytes())
     return digest.hexdigest()

@@ -140,7 +140,7 @@ def start(model: Any, job: Job) -> Run:
             job.engine = history.engine
     model.history = history
     kind = repr((model.net, model.loss, job.optimizer.kind(), job.batch_size, job.data.x.shape, model.dtype))
-    history.data = data_digest(*(a for a in job.data if a is not None))
+    history.data = data_digest(*(a for a in job.data if a is not None), rows=100)
     if job.engine == "auto" and job.precision:
         name, reason = "jax", f"precision={job.precision!r} was asked for"
     elif job.engine == "auto":
@@ -152,8 +152,7 @@ def start(model: Any, job: Job) -> Run:
     history.engine, history.engine_reason = name, reason if not saved else f"{reason}, resumed"
     engine = get_engine(name)
     scalars = np.int32(saved.step if saved else step), np.uint32(model.seed % 2**32)
-    with engine.precision(model.dtype):
-        state = engine.put(State(model.params, slots, job.optimizer.numbers(model.dtype), *scalars))
+    state = State(model.params, slots, job.optimizer.numbers(model.dtype), *scalars)  # on the host: a compiled program takes it as it is
     run = Run(model, job, engine, state, history, saved.epoch if saved else 0, best=saved.best if saved else None)
     if run.epoch and job.early_stopping and job.early_stopping.best(history)[1] >= job.early_stopping.patience:
         run.stop("no improvement: the checkpoint is of a fit that had ended")
