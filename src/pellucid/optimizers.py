@@ -7,6 +7,7 @@ In a rule, `n` holds the optimizer's settings as scalars, `rate` is the learning
 
 from __future__ import annotations
 
+import functools
 from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -99,6 +100,10 @@ class Optimizer(Settings):
 
     def kind(self) -> Optimizer:
         """All that a compiled program depends on: which numbers are zero, not what the others are."""
+        return self._kind
+
+    @functools.cached_property
+    def _kind(self) -> Optimizer:
         return self.replace(learning_rate=0.5, **{name: 0.5 for name, value in self.numbers(float).items() if value})
 
 

@@ -119,11 +119,14 @@ class Population:
         allowed = [name for name in inspect.signature(Network.fit).parameters if name not in ("optimizer", "checkpoint", "resume")]
         refuse_unknown("Population.fit", options, ["how", "threads", *allowed])
         weight = options.pop("sample_weight", None)
+        picked: dict[int, list[Any]] = {}  # members with the same rows share them
 
         def fit(i: int) -> Callable[[], History]:
             own = {**options, "optimizer": self.optimizers[i], "progress": False}
             pick = self.members[i].get("rows")
-            data = [X, y, weight] if pick is None else [None if a is None else take(a, pick) for a in (X, y, weight)]
+            if id(pick) not in picked:
+                picked[id(pick)] = [a if a is None or pick is None else take(a, pick) for a in (X, y, weight)]
+            data = picked[id(pick)]
             return lambda: self.networks[i].fit(data[0], data[1], sample_weight=data[2], **own)
 
         for i, outcome in enumerate(fit_all([fit(i) for i in range(len(self))], how, threads, progress)):

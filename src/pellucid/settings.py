@@ -96,7 +96,10 @@ class Settings:
     def __post_init__(self) -> None:
         hints = hints_of(type(self))  # type: ignore[arg-type]
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
-            value = convert(f"{type(self).__name__}: {field.name}", hints.get(field.name, Any), getattr(self, field.name))
+            value, hint = getattr(self, field.name), hints.get(field.name, Any)
+            if type(value) is hint and hint in (bool, int, float, str) and value == value:  # as it should be, and not nan
+                continue
+            value = convert(f"{type(self).__name__}: {field.name}", hint, value)
             object.__setattr__(self, field.name, value)
         self.check()
 

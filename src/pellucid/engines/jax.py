@@ -31,6 +31,7 @@ keep_programs()
 
 # On a GPU: training steps in a loop of fixed length, in one turn of it, how many there are when they are short; steps of a scan in one turn
 BLOCK, UNROLL, MANY, SCAN = 32, 4, 256, 32
+fills = True  # plans, to a length that follows from shapes alone: one program serves fits of any number of epochs
 
 
 class JaxOps(Ops):

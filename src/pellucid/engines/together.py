@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import threading
 from collections import defaultdict
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ..training.checkpoint import data_digest
 from ..training.sequences import carries_state
 from ..training.step import Batch, State
 from . import LOCAL
@@ -81,7 +81,7 @@ class Meeting:
         request.done.wait()
         self.turn.acquire()
         if isinstance(request.result, BaseException):
-            raise request.result
+            raise request.result.with_traceback(None)  # several fits may raise this one
         return request.result
 
     def serve(self) -> None:
@@ -120,6 +120,8 @@ class Watched:
 class Together(Watched):
     """The JAX engine for one of many fits: it trains when all are there."""
 
+    fills = False  # plans: `train` does, for all at once
+
     def put(self, tree: Any) -> Any:
         return Rows(*tree) if isinstance(tree, Batch) else tree  # stays on the host until all are there
 
@@ -146,12 +148,11 @@ class Together(Watched):
 class Rows(Batch):
     """A fit's data, told apart by what is in it: the same fold of several candidates goes to the device once."""
 
-    @functools.cached_property
-    def digest(self) -> bytes:
-        found = hashlib.blake2b(digest_size=16)
-        for a in self:
-            found.update(b"" if a is None else np.ascontiguousarray(a).data)
-        return found.digest()
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Rows) and all(a is b or np.array_equal(a, b) for a, b in zip(self, other, strict=True))
+
+    def __hash__(self) -> int:
+        return hash(data_digest(*(a for a in self if a is not None), rows=16))
 
     @property
     def shapes(self) -> tuple[Any, ...]:
@@ -181,14 +182,13 @@ class Pile:
     def of(cls, group: list[Request]) -> Pile:
         import jax
 
-        distinct = {request.data.digest: request.data for request in group}
-        ends = np.cumsum([len(batch.x) for batch in distinct.values()])
-        start = dict(zip(distinct, [0, *ends[:-1]], strict=True))
-        data = Batch(*(None if a[0] is None else np.concatenate(a) for a in zip(*distinct.values(), strict=True)))
+        first, end, starts = dict[Rows, int](), 0, []
+        for request in group:
+            starts.append(first.setdefault(request.data, end))
+            end = max(end, starts[-1] + len(request.data.x))
+        data = Batch(*(None if a[0] is None else np.concatenate(a) for a in zip(*first, strict=True)))
         state = jax.tree.map(lambda *a: np.stack(a), *(request.state for request in group))
-        starts = np.array([start[request.data.digest] for request in group], np.int32)
-        state, data = jax.device_put((state, data))
-        return cls(state, data, starts)
+        return cls(state, jax.device_put(data), np.array(starts, np.int32))
 
     def read(self, field: str) -> Any:
         """A field of all the states on the host, copied once."""
@@ -226,11 +226,13 @@ def train(group: list[Request]) -> None:
         pile = first.pile or Pile.of(group)
         size, places = len(pile.starts), [request.state.params.index for request in group] if first.pile else range(len(group))
         counts = {int(request.plan.count) for request in group}
-        cut = slice(1 << (max(counts) - 1).bit_length())  # plans are filled up for a single fit's chunk: most of that is left out
-        plan: list[Any] = [np.zeros((size, *a.shape), a.dtype) for a in cut_to(first.plan, cut)]
+        steps = 1 << (max(counts) - 1).bit_length()  # so that few programs serve fits of any number of epochs
+        plan: list[Any] = [np.zeros((size, steps, *a.shape[1:]), a.dtype) for a in first.plan[:3]]
+        plan.append(np.zeros(size, np.int32))
         for i, request in zip(places, group, strict=True):  # who has left the pile gets no rows, and nobody looks at the outcome
-            for whole, part in zip(plan, cut_to(request.plan, cut), strict=True):
-                whole[i] = part
+            plan[3][i] = count = int(request.plan.count)
+            for whole, part in zip(plan[:3], request.plan[:3], strict=True):
+                whole[i, :count] = part[:count]
         plan[0] += pile.starts[:, None, None]
         plan[3] = plan[3] if len(counts) > 1 else np.int32(counts.pop())
         state, sums, finite = program()(*first.static, pile.state, pile.data, type(first.plan)(*plan))
@@ -238,11 +240,6 @@ def train(group: list[Request]) -> None:
     trained = Pile(state, pile.data, pile.starts)
     for i, request in zip(places, group, strict=True):
         request.result = Part.all_of(trained, i, request.state), sums[i], finite[i]
-
-
-def cut_to(plan: Any, cut: slice) -> list[np.ndarray]:
-    """A plan's arrays, of fewer steps; its count as it is."""
-    return [*(np.asarray(a)[cut] for a in plan[:3]), np.asarray(plan.count)]
 
 
 @functools.cache

@@ -164,7 +164,7 @@ def gradient_epochs(run: Run, data: Batch | None, bar: Any, finish: Callable[...
     job, net, loss, engine = run.job, run.model.net, run.model.loss, run.engine
     kind, carries, watch = job.optimizer.kind(), carries_state(net), overridden(job.callbacks, "batch_end")
     chunk = predict_work(net, run.model.params, job.batch_size, job.row).chunk
-    together = max(1, chunk // job.steps)
+    together = max(1, chunk // job.steps if engine.fills else min(chunk // job.steps, job.epochs))
     length = min(chunk, together * job.steps)  # of all chunks, whoever looks: all are run by one program
     if not carries:
         run.state = engine.stack(net, kind, run.state, job.data, job.batch_size)
