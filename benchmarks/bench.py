@@ -137,8 +137,9 @@ def measure(wanted: list[str], peers: dict[str, Peer], rounds: int, target: Path
         result["machine"]["load at the end"] = load()
         target.write_text(json.dumps(result, indent=1) + "\n")
     if "estimators" in wanted and importlib.util.find_spec("sklearn"):
-        tell("estimators")
-        result["estimators"] = estimators()
+        for script in ("estimators", "search"):
+            tell(script)
+            result["estimators"] = result.get("estimators", {}) | rows_of(script)
     tell("")
     target.write_text(json.dumps(result, indent=1) + "\n")
     return result
@@ -237,11 +238,11 @@ def environment(work: Work | None = None) -> dict[str, str]:
     return {**os.environ, **more}
 
 
-def estimators() -> dict[str, Any]:
-    """The estimators beside scikit-learn's, measured in their own process."""
+def rows_of(script: str) -> dict[str, Any]:
+    """The estimators, or a search, beside scikit-learn's, measured in their own process."""
     with tempfile.TemporaryDirectory() as folder:
-        target = Path(folder) / "estimators.json"
-        command = [sys.executable, str(HERE / "estimators.py"), "--json", str(target)]
+        target = Path(folder) / f"{script}.json"
+        command = [sys.executable, str(HERE / f"{script}.py"), "--json", str(target)]
         run = subprocess.run(command, env=environment(), capture_output=True, text=True)
         if run.returncode:
             return {"failed": (run.stderr.strip().splitlines() or ["no message"])[-1]}

@@ -139,7 +139,7 @@ def import_table(result: dict[str, Any]) -> Table:
 
 
 def estimator_table(rows: dict[str, Any]) -> Table:
-    """`MLPClassifier` here and in scikit-learn."""
+    """`MLPClassifier`, and a search with it, here and in scikit-learn."""
     cells = []
     for name, row in rows.items():
         if "ratio" in row:
