@@ -85,6 +85,10 @@ class Held(Schedule):
 
     by: object
 
+    @property
+    def watches_losses(self):
+        return False  # the books do
+
     def rates(self, t, total, losses):
         return np.full_like(t, self.by.rate)  # type: ignore[attr-defined]
 

@@ -244,13 +244,18 @@ def epoch_rates(run: Run, epoch: int) -> np.ndarray:
 def plan_of(order: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows in batches of `size` and how many are meant in each; the last, smaller one is filled up."""
     steps = math.ceil(len(order) / size)
-    sizes = np.minimum(size, len(order) - size * np.arange(steps)).astype(np.int32)
-    return fill(order.astype(np.int32), steps * size).reshape(steps, size), sizes
+    sizes = np.full(steps, size, np.int32)
+    sizes[-1] = len(order) - size * (steps - 1)
+    return fill(order, steps * size, np.int32).reshape(steps, size), sizes
 
 
-def fill(a: np.ndarray, length: int) -> np.ndarray:
+def fill(a: np.ndarray, length: int, dtype: Any = None) -> np.ndarray:
     """`a` with zeros added up to `length`."""
-    return a if len(a) == length else np.concatenate([a, np.zeros((length - len(a), *a.shape[1:]), a.dtype)])
+    if len(a) == length:
+        return a.astype(dtype or a.dtype, copy=False)
+    filled = np.zeros((length, *a.shape[1:]), dtype or a.dtype)
+    filled[: len(a)] = a
+    return filled
 
 
 def epoch_order(order: Any, n: int, seed: int, epoch: int) -> np.ndarray:
@@ -259,8 +264,16 @@ def epoch_order(order: Any, n: int, seed: int, epoch: int) -> np.ndarray:
         return order(epoch)
     if order == "given":
         return np.arange(n)
+    return (remembered_draw if n <= 2**14 else draw)(order, n, seed, epoch)
+
+
+def draw(order: str, n: int, seed: int, epoch: int) -> np.ndarray:
+    """Row numbers in random order, or drawn with replacement."""
     rng = np.random.default_rng([seed, epoch])
     return rng.permutation(n) if order == "shuffled" else rng.integers(0, n, n)
+
+
+remembered_draw = functools.lru_cache(128)(draw)  # fits that differ in other things than their seed share them
 
 
 def finish_epoch(run: Run, validation: Any, trained: dict[str, float], seconds: float, complete: bool = True) -> None:
