@@ -68,6 +68,7 @@ ROUND, CURVE_ROUND, GPU_ROUND = 0.4, 0.2, 1.5  # seconds of work in a round, abo
 CURVE_ROUNDS = 3
 PATIENCE = 8.0  # seconds of rounds after which a slow peer is asked no more
 LIMIT = 240.0  # seconds after which a peer that does not answer is given up
+REST = 0.25  # seconds between two turns: the threads of BLAS and OpenMP go on spinning for a while when their work is done
 
 
 def main() -> None:
@@ -161,6 +162,7 @@ def rounds_of(name: str, work: Work, peers: dict[str, Peer], rounds: int) -> dic
             tell(f"{name}: round {i + 1}")
             for label, process in running.items():
                 if "skipped" not in times[label] and process.took < PATIENCE:
+                    time.sleep(REST)
                     answer = process.ask()
                     times[label]["us"] += [answer.pop("us")] if "us" in answer else []
                     times[label] |= answer

@@ -25,6 +25,7 @@ from .stack import apart, is_stacked
 __all__ = ["JaxOps"]
 
 name = "jax"
+waits = True  # for a device, which work can be prepared for meanwhile
 settings: Any = jax.config
 keep_programs()
 

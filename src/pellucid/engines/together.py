@@ -105,6 +105,8 @@ class Meeting:
 class Watched:
     """An engine for one of many fits: as it is, but it stops when the many are told to."""
 
+    waits = False  # the others use the time
+
     def __init__(self, meeting: Meeting, engine: Any) -> None:
         self.meeting, self.engine = meeting, engine
 

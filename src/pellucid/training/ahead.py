@@ -36,7 +36,7 @@ def run_ahead(run: Any, data: Batch, together: int, length: int, bar: Any, finis
         job.order = Remembered(job.order)
     while run.epoch < job.epochs and not run.stopping:
         began, before, n = time.perf_counter(), run.state, min(together, job.epochs - run.epoch)
-        (plan,) = plans(run, together, length, length)
+        (plan,) = plans(run, together, together, length, length)
         state, *outcome = engine.train(net, loss, kind, before, data, engine.put(plan))
         sums, finite = engine.get(outcome)
         if not finite:  # epoch by epoch it is found where

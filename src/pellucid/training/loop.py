@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ from .lbfgs import lbfgs_epochs
 from .progress import SILENT, progress
 from .sequences import carries_state, forget, rows_at_once, steps_there
 from .step import Batch, State
-from .stream import supply
+from .stream import ahead, supply
 
 __all__ = ["Job", "Run", "evaluate", "train"]
 
@@ -72,6 +72,9 @@ class Plan(NamedTuple):
     sizes: np.ndarray  # (steps,) int32: how many of the rows are meant
     rates: np.ndarray  # (steps,)
     count: Any  # how many of the steps are meant
+
+
+Chunk = tuple[Plan, State, State, Any]
 
 
 @dataclass
@@ -168,7 +171,8 @@ def gradient_epochs(run: Run, data: Batch | None, bar: Any, finish: Callable[...
     length = min(chunk, together * job.steps)  # of all chunks, whoever looks: all are run by one program
     if not carries:
         run.state = engine.stack(net, kind, run.state, job.data, job.batch_size)
-    if carries or looked_at(job):
+    looked = carries or looked_at(job)
+    if looked:
         if together > 1 and not carries and data is not None and engine.name == "jax" and foretold(job):
             run_ahead(run, data, together, length, bar, finish)
         together = 1
@@ -179,66 +183,95 @@ def gradient_epochs(run: Run, data: Batch | None, bar: Any, finish: Callable[...
         began, sums, failed = time.perf_counter(), np.zeros((0, 2 + len(loss.scores))), None
         if carries:
             run.state = run.state._replace(params=engine.put(forget(run.state.params)))
-        for plan, there, rows_there in supply(run, data, plans(run, together, length, 1 if watch else length)):
-            first = run.epoch * job.steps + len(sums)
-            state, *outcome = engine.train(net, loss, kind, run.state, rows_there, there)
-            rows, finite = engine.get(outcome)
-            rows = rows[: plan.count].astype(np.float64)
-            if not finite:
-                state, failed = explain_nonfinite(net, loss, kind, engine.get(run.state), job.data, plan, first, job.steps, job.origin)
-                state, rows = engine.put(state), rows[: max(0, len(failed.steps) - 1)]
-                failed.steps = (*recent, *failed.steps)[-20:]
-            run.state = state
-            recent.extend({"step": first + i, "loss": s[1] / s[0]} for i, s in list(enumerate(rows))[-20:])
-            sums = np.concatenate([sums, rows])
-            if failed:
-                break
-            if bar is not SILENT:
-                bar.advance(int(plan.sizes[: plan.count].sum()), min(run.epoch + together, job.epochs), describe(run, sums.sum(0)))
-            if watch:
-                call(run, "batch_end", len(sums), float(rows[0, 1] / rows[0, 0]))
-            if run.interrupted:
-                run.stop("interrupted by Ctrl-C")
-            if run.stopping:
-                break
-        parts = [sums[i : i + job.steps] for i in range(0, len(sums), job.steps)]
-        seconds = (time.perf_counter() - began) / max(1, len(parts))
-        for part in parts:
-            if failed and len(part) < job.steps:
-                break
-            run.epoch += 1
-            finish(means(loss, part.sum(0)), seconds, complete=len(part) == job.steps)
-        call(run, "pause")
-        if failed:
-            call(run, "nonfinite", failed)
-            raise failed
+        coming = plans(run, 1 if looked else job.epochs, together, length, 1 if watch else length)
+        several = not looked and (job.epochs - run.epoch) * job.steps > length
+        with contextlib.closing(trained(run, data, coming, in_advance=several)) as chunks:
+            for plan, before, state, outcome in chunks:
+                first = run.epoch * job.steps + len(sums)
+                rows, finite = engine.get(outcome)
+                rows = rows[: plan.count].astype(np.float64)
+                if not finite:
+                    state, failed = explain_nonfinite(net, loss, kind, engine.get(before), job.data, plan, first, job.steps, job.origin)
+                    state, rows = engine.put(state), rows[: max(0, len(failed.steps) - 1)]
+                    failed.steps = (*recent, *failed.steps)[-20:]
+                run.state = state
+                recent.extend({"step": first + i, "loss": s[1] / s[0]} for i, s in list(enumerate(rows))[-20:])
+                sums = np.concatenate([sums, rows])
+                if bar is not SILENT and not failed:
+                    epoch = min(run.epoch + math.ceil(len(sums) / job.steps), job.epochs)
+                    bar.advance(int(plan.sizes[: plan.count].sum()), epoch, describe(run, sums.sum(0)))
+                if watch and not failed:
+                    call(run, "batch_end", len(sums), float(rows[0, 1] / rows[0, 0]))
+                if run.interrupted:
+                    run.stop("interrupted by Ctrl-C")
+                ended = run.stopping and not failed  # in the midst of an epoch, perhaps
+                if done := math.ceil(len(sums) / job.steps) if ended else len(sums) // job.steps:
+                    now = time.perf_counter()
+                    for part in (sums[i * job.steps : (i + 1) * job.steps] for i in range(done)):
+                        run.epoch += 1
+                        finish(means(loss, part.sum(0)), (now - began) / done, complete=len(part) == job.steps)
+                    sums, began = sums[done * job.steps :], time.perf_counter()
+                if done or failed:
+                    call(run, "pause")
+                if failed:
+                    call(run, "nonfinite", failed)
+                    raise failed
+                if run.stopping:
+                    break
+
+
+def trained(run: Run, data: Batch | None, plans: Generator[Plan], in_advance: bool) -> Generator[Chunk]:
+    """Train chunk after chunk: each plan, the state before and after it, and the outcome.
+
+    Where nobody looks between them, chunks are planned and run in advance, each in a thread, so that the device never waits.
+    """
+    job, engine = run.job, run.engine
+    kind, more = job.optimizer.kind(), in_advance and engine.waits and not callable(job.order)
+
+    def results(chunks: Generator[Any]) -> Generator[Chunk]:
+        state = run.state
+        for plan, there, rows in chunks:
+            before, (state, *outcome) = state, engine.train(run.model.net, run.model.loss, kind, state, rows, there)
+            yield plan, before, state, outcome
+
+    context = functools.partial(engine.precision, run.model.dtype, job.precision)
+    chunks = supply(run, data, plans)
+    if more or data is None:
+        chunks = ahead(chunks, context)
+    return ahead(results(chunks), context) if more else results(chunks)
 
 
 def looked_at(job: Job) -> bool:
     """Whether anybody looks at the network between two epochs."""
-    rate = job.optimizer.learning_rate
-    adapts = isinstance(rate, Schedule) and rate.watches_losses
     watchers = job.early_stopping, job.checkpoint, overridden(job.callbacks, "epoch_end"), overridden(job.callbacks, "batch_end")
-    return job.validation is not None or adapts or any(watchers)
+    return job.validation is not None or watches_losses(job.optimizer.learning_rate) or any(watchers)
 
 
-def plans(run: Run, epochs: int, length: int, part: int) -> Iterator[Plan]:
+def watches_losses(rate: Any) -> bool:
+    """Whether a learning rate depends on the losses so far."""
+    return isinstance(rate, Schedule) and rate.watches_losses
+
+
+def plans(run: Run, epochs: int, together: int, length: int, part: int) -> Generator[Plan]:
     """The next epochs as chunks of `part` steps, filled up to `length`: all have one shape, so one program runs them all."""
-    job, parts = run.job, []
-    for epoch in range(run.epoch, min(run.epoch + epochs, job.epochs)):
-        order = epoch_order(job.order, len(job.data.x), run.model.seed, epoch)
-        parts.append((*plan_of(order, job.batch_size), epoch_rates(run, epoch)))
-    whole = [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
-    for i in range(0, len(whole[0]), part):
-        rows, sizes, rates = (fill(a[i : i + part], length) for a in whole)
-        yield Plan(rows, sizes, rates, np.int32(min(part, len(whole[0]) - i)))
+    job, first = run.job, run.epoch
+    for begin in range(first, min(first + epochs, job.epochs), together):
+        parts = []
+        for epoch in range(begin, min(begin + together, job.epochs)):
+            order = epoch_order(job.order, len(job.data.x), run.model.seed, epoch)
+            parts.append((*plan_of(order, job.batch_size), epoch_rates(run, epoch)))
+        whole = [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
+        for i in range(0, len(whole[0]), part):
+            rows, sizes, rates = (fill(a[i : i + part], length) for a in whole)
+            yield Plan(rows, sizes, rates, np.int32(min(part, len(whole[0]) - i)))
 
 
 def epoch_rates(run: Run, epoch: int) -> np.ndarray:
     """The learning rate of every step of an epoch, as the losses so far tell it."""
-    job, watched = run.job, run.history[run.history.watched] if run.history.rows else []
+    job, rate = run.job, run.job.optimizer.learning_rate
+    watched = run.history[run.history.watched] if run.history.rows and watches_losses(rate) else []
     t = epoch + np.arange(job.steps) / job.steps
-    return rates_of(job.optimizer.learning_rate, t, job.epochs, watched).astype(run.model.dtype)
+    return rates_of(rate, t, job.epochs, watched).astype(run.model.dtype)
 
 
 def plan_of(order: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:

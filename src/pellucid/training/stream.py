@@ -1,39 +1,49 @@
-"""Rows for the device: all of them at once, or chunk by chunk where they do not fit."""
+"""Rows for the device: all of them at once, or chunk by chunk where they do not fit. Work that is done in advance."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ..engines.numpy import gather
 from .step import Batch
 
-__all__ = ["supply"]
+__all__ = ["ahead", "supply"]
+
+Item = TypeVar("Item")
 
 
-def supply(run: Any, data: Batch | None, plans: Iterator[Any]) -> Iterator[tuple[Any, Any, Batch]]:
+def supply(run: Any, data: Batch | None, plans: Generator[Any]) -> Generator[tuple[Any, Any, Batch]]:
     """Each plan of a chunk, followed by the plan and the rows as the device has them.
 
-    Where `data` is None, the rows of a chunk are gathered and sent while the chunk before it is run.
+    Where `data` is None, each chunk gets rows of its own.
     """
-    engine = run.engine
-    if data is not None:
-        yield from ((plan, engine.put(plan), data) for plan in plans)
-        return
+    put = run.engine.put
+    for plan in plans:
+        if data is not None:
+            yield plan, put(plan), data
+        else:
+            own = plan._replace(rows=np.arange(plan.rows.size, dtype=np.int32).reshape(plan.rows.shape))
+            yield plan, put(own), put(gather(run.job.data, plan.rows.ravel()))
 
-    def send() -> tuple[Any, Any, Batch] | None:
-        plan = next(plans, None)
-        if plan is None:
-            return None
-        own = plan._replace(rows=np.arange(plan.rows.size, dtype=np.int32).reshape(plan.rows.shape))
-        with engine.precision(run.model.dtype):  # which is a setting of each thread
-            return plan, engine.put(own), engine.put(gather(run.job.data, plan.rows.ravel()))
 
-    with ThreadPoolExecutor(1) as pool:
-        coming = pool.submit(send)
-        while (chunk := coming.result()) is not None:
-            coming = pool.submit(send)
-            yield chunk
+def ahead(items: Generator[Item], context: Callable[[], AbstractContextManager[Any]]) -> Generator[Item]:
+    """The same items, each made in a thread while the one before it is used; `context` is entered there."""
+    end: Any = object()
+
+    def following() -> Item:
+        with context():
+            return next(items, end)
+
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            coming = pool.submit(following)
+            while (item := coming.result()) is not end:
+                coming = pool.submit(following)
+                yield item
+    finally:
+        items.close()
