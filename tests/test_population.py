@@ -8,6 +8,7 @@ import pytest
 
 import pellucid as pc
 from pellucid.engines import jax as engine
+from pellucid.engines import together
 from pellucid.population import fit_all
 
 NET = pc.Linear(6) >> pc.Tanh() >> pc.Linear(3)
@@ -215,3 +216,28 @@ def test_how_far_ahead_follows_from_shapes_alone():
         model.fit(X, Y, epochs=epochs, engine="jax", progress=False)
         assert before in (None, engine.train._cache_size())
         before = engine.train._cache_size()
+
+
+def test_data_sets_that_differ_in_one_value_are_told_apart():
+    other = X.copy()
+    other[1, 2] += 1.0  # in a row that the digest leaves out
+    stacked, rows = np.concatenate([X, other]), np.arange(len(X))
+    picks = [rows, rows + len(X), rows.copy()]
+    population = pc.Population(NET, (4,), "softmax_cross_entropy", rows=picks, dtype="float64")
+    population.fit(stacked, np.concatenate([Y, Y]), how="batched", engine="jax", epochs=3)
+    assert_members_are_alone(population, False, stacked, np.concatenate([Y, Y]), epochs=3)
+    first, second, third = (network.parameters["0.W"] for network in population)
+    np.testing.assert_array_equal(first, third)
+    assert not np.array_equal(first, second)
+
+
+def test_equal_folds_go_to_the_device_once(monkeypatch):
+    piles = []
+    of = together.Pile.of
+    monkeypatch.setattr(together.Pile, "of", lambda group: piles.append(of(group)) or piles[-1])
+    folds = [np.arange(60), np.arange(30, 90)]
+    pc.Population(NET, (4,), "softmax_cross_entropy", rows=[f.copy() for f in folds * 3], learning_rate=[0.01] * 6).fit(
+        X, Y, how="batched", engine="jax", epochs=2
+    )
+    assert [len(pile.data.x) for pile in piles] == [120]
+    np.testing.assert_array_equal(piles[0].starts, [0, 60] * 3)

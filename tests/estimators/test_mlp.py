@@ -10,6 +10,8 @@ from scipy.sparse import csr_matrix
 from sklearn import neural_network as theirs
 from sklearn.datasets import load_diabetes, load_iris, make_multilabel_classification
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics import accuracy_score
+from sklearn.preprocessing import LabelBinarizer
 
 import pellucid as pc
 
@@ -238,3 +240,33 @@ def test_scoring_a_fit_on_a_frame_warns_of_nothing():
     plain = pc.MLPClassifier(4, max_iter=3, early_stopping=True, random_state=0, engine="numpy").fit(frame, Y)
     assert model.validation_scores_ == plain.validation_scores_
     np.testing.assert_array_equal(model.predict_proba(frame), plain.predict_proba(frame))
+
+
+@pytest.mark.parametrize("labels", [[0, 1, 2], [7, 3, 5], ["a", "b", "c"], [0.0, 1.0, 2.0], [False, True, True]])
+def test_plain_arrays_are_learned_and_scored_as_all_others(labels):
+    names = np.array(labels)[Y]
+    weight = np.linspace(0, 1, len(Y))
+    for model in (pc.MLPClassifier(random_state=0, max_iter=5), pc.NetworkClassifier(random_state=0, epochs=5)):
+        plain = model.fit(X, names)
+        expected = LabelBinarizer().fit(names)
+        np.testing.assert_array_equal(plain.classes_, expected.classes_)
+        outputs, predicted = plain.predict_proba(X), plain.predict(X)
+        assert plain.score(X, names) == accuracy_score(names, predicted)
+        assert plain.score(X, names, weight) == accuracy_score(names, predicted, sample_weight=weight)
+        asked = model.fit(pd.DataFrame(X, columns=list("abcd")), pd.Series(names))  # goes through all of scikit-learn's checks
+        np.testing.assert_array_equal(asked.predict_proba(pd.DataFrame(X, columns=list("abcd"))), outputs)
+        assert not hasattr(model.fit(X, names), "feature_names_in_")
+        with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+            model.score(X, names[:-1])
+
+
+def test_what_is_wrong_in_plain_arrays_is_refused_in_scikit_learns_words():
+    for bad, y, words in (
+        (np.where(X > 2, np.nan, X), Y, "NaN"),
+        (X, Y[:-1], "inconsistent"),
+        (X[:0], Y[:0], "0 sample"),
+        (X[:, 0], Y, "2D"),
+    ):
+        for model in (pc.MLPClassifier(), pc.NetworkClassifier(), pc.MLPRegressor()):
+            with pytest.raises(ValueError, match=words):
+                model.fit(bad, y)

@@ -26,13 +26,13 @@ __all__ = ["JaxOps"]
 
 name = "jax"
 waits = True  # for a device, which work can be prepared for meanwhile
+fills = True  # plans up to a length that follows from shapes alone: one program serves fits of any number of epochs
 settings: Any = jax.config
 keep_programs()
 
 
 # On a GPU: training steps in a loop of fixed length, in one turn of it, how many there are when they are short; steps of a scan in one turn
 BLOCK, UNROLL, MANY, SCAN = 32, 4, 256, 32
-fills = True  # plans, to a length that follows from shapes alone: one program serves fits of any number of epochs
 
 
 class JaxOps(Ops):

@@ -19,6 +19,7 @@ __all__ = ["NumpyOps"]
 
 name = "numpy"
 waits = False  # it computes itself
+fills = False  # plans up to a fixed length: nothing is compiled for it
 
 
 class NumpyOps(Ops):
@@ -70,9 +71,6 @@ class Predicting(NumpyOps):
         y, cache = super().forward(layer, p, x, key)
         self.fresh = y if type(layer) is Linear else None
         return y, cache
-
-
-fills = False  # plans, to a length that serves fits of any number of epochs: nothing is compiled
 
 
 def precision(dtype: Any, products: str | None = None) -> Any:
