@@ -232,12 +232,25 @@ def test_data_sets_that_differ_in_one_value_are_told_apart():
 
 
 def test_equal_folds_go_to_the_device_once(monkeypatch):
-    piles = []
-    of = together.Pile.of
-    monkeypatch.setattr(together.Pile, "of", lambda group: piles.append(of(group)) or piles[-1])
+    piles = piles_made(monkeypatch)
     folds = [np.arange(60), np.arange(30, 90)]
     pc.Population(NET, (4,), "softmax_cross_entropy", rows=[f.copy() for f in folds * 3], learning_rate=[0.01] * 6).fit(
         X, Y, how="batched", engine="jax", epochs=2
     )
     assert [len(pile.data.x) for pile in piles] == [120]
-    np.testing.assert_array_equal(piles[0].starts, [0, 60] * 3)
+    assert sorted(piles[0].starts) == [0] * 3 + [60] * 3
+
+
+def test_fits_of_different_numbers_of_steps_are_one_program(monkeypatch):
+    piles, picks = piles_made(monkeypatch), [np.arange(90), np.arange(32), np.arange(60)]  # 3, 1 and 2 steps in an epoch
+    population = pc.Population(NET, (4,), "softmax_cross_entropy", rows=picks, dtype="float64")
+    population.fit(X, Y, how="batched", engine="jax", epochs=4)
+    assert len(piles) == 1
+    assert_members_are_alone(population, False, epochs=4)
+
+
+def piles_made(monkeypatch):
+    """Every pile of fits that is trained from here on."""
+    piles, of = [], together.Pile.of
+    monkeypatch.setattr(together.Pile, "of", lambda group: piles.append(of(group)) or piles[-1])
+    return piles

@@ -168,7 +168,7 @@ class Request:
         self.precision = precision
         self.static, self.state, self.data, self.plan = static, state, data, plan
         self.pile = state.params.pile if isinstance(state.params, Part) else None
-        self.kind = (static, precision, data.shapes, plan.rows.shape, id(self.pile))  # what must be equal in one program
+        self.kind = (static, precision, data.shapes, plan.rows.shape[1:], id(self.pile))  # what must be equal in one program
         self.done = threading.Event()
         self.result: Any = None
 
