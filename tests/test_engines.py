@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import pytest
 import pellucid as pc
 from pellucid.engines import get_engine
 from pellucid.engines.choose import choose_engine, predict_work
+from pellucid.training.step import Batch
 
 NET = pc.Linear(16) >> pc.ReLU() >> pc.Dropout(0.3) >> (pc.Linear(8) | (pc.Linear(8) >> pc.Sigmoid()) * pc.Linear(8)) >> pc.Linear(4)
 
@@ -103,8 +105,17 @@ def test_a_chunk_is_one_loop_and_leaves_the_state_before_it_alone():
     np.testing.assert_array_equal(state.params["W"], model.params["W"])
 
 
+@pytest.fixture(params=[3, 10, 20, 1000])
+def chunk(request, monkeypatch):
+    """Steps in a chunk. Epochs here have 5 or 7: a part of one, one, two or many; all but the last make several, run in advance."""
+    from pellucid.engines import choose
+
+    monkeypatch.setattr(choose.Work, "chunk", property(lambda self: request.param))
+    return request.param
+
+
 @pytest.mark.parametrize("engine", ["numpy", "jax"])
-def test_short_epochs_run_together_are_the_epochs_run_one_by_one(engine):
+def test_short_epochs_run_together_are_the_epochs_run_one_by_one(engine, chunk):
     rate = pc.OneCycle(0.3)
     alone, together = (run(engine, "float64", 7, pc.SGD(rate, momentum=0.5), callbacks=c) for c in ([lambda run: None], []))
     assert alone.history["loss"] == together.history["loss"]
@@ -114,7 +125,7 @@ def test_short_epochs_run_together_are_the_epochs_run_one_by_one(engine):
 
 
 @pytest.mark.parametrize("engine", ["numpy", "jax"])
-def test_a_failure_in_a_later_epoch_names_it_and_keeps_the_epochs_before(engine):
+def test_a_failure_in_a_later_epoch_names_it_and_keeps_the_epochs_before(engine, chunk):
     X = np.linspace(-1, 1, 40, dtype=np.float32)[:, None]
 
     def fit(epochs, **options):
@@ -131,6 +142,23 @@ def test_a_failure_in_a_later_epoch_names_it_and_keeps_the_epochs_before(engine)
     assert len(model.history) == error.epoch - 1
     for name, value in before.parameters.items():  # the chunk is replayed under NumPy
         np.testing.assert_allclose(value, model.parameters[name], rtol=1e-5)
+
+
+def test_a_fit_that_is_stopped_keeps_what_was_trained_and_leaves_no_thread(chunk):
+    """Chunks beyond the one after which it stops may have been started: nothing of them is kept."""
+
+    class Stop(pc.Callback):
+        def pause(self, run):
+            run.stop()
+
+    threads = threading.active_count()
+    stopped = run("jax", "float64", 50, pc.SGD(0.1), callbacks=[Stop()])
+    assert threading.active_count() == threads
+    assert 1 <= len(stopped.history) < 50 or chunk == 1000
+    same = run("jax", "float64", len(stopped.history), pc.SGD(0.1))
+    assert stopped.history["loss"] == same.history["loss"]
+    for name, value in same.parameters.items():
+        np.testing.assert_array_equal(value, stopped.parameters[name])
 
 
 def test_a_schedule_that_watches_the_loss_sees_every_epoch():
@@ -222,20 +250,21 @@ def test_everything_works_on_numpy_when_jax_cannot_be_imported():
 
 
 # -------------------------------------------------------------------- more rows than the device has room for
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("dtype", "room"), [("float32", 5_000), ("float64", 9_000)])  # the rows take 2,592 and 4,860 bytes
 @pytest.mark.parametrize("steps", [3, 1000])
-def test_rows_sent_chunk_by_chunk_give_the_same_bits(dtype, steps, monkeypatch):
+def test_rows_sent_chunk_by_chunk_give_the_same_bits(dtype, room, steps, monkeypatch):
     from pellucid.engines import choose
 
     monkeypatch.setattr(choose.Work, "chunk", property(lambda self: steps))
-    options = {"optimizer": pc.Adam(pc.Cosine(0.01)), "validation": 0.2, "batch_size": 16}
+    options = {"optimizer": pc.Adam(pc.Cosine(0.01)), "validation": 0.2, "batch_size": 4}
     resident = run("jax", dtype, 4, **options)
     sent = []
     put = get_engine("jax").put
-    monkeypatch.setattr(get_engine("jax"), "has_room", lambda tree: False)
+    monkeypatch.setattr(get_engine("jax"), "room", lambda: room)
     monkeypatch.setattr(get_engine("jax"), "put", lambda tree: sent.append(tree) or put(tree))
     streamed = run("jax", dtype, 4, **options)
-    assert not any(len(getattr(tree, "x", ())) == 81 for tree in sent)  # the training rows were never sent as one
+    rows = {len(tree.x) for tree in sent if isinstance(tree, Batch)}
+    assert rows == {12 if steps == 3 else 16, 20}  # batches of 4 in a chunk, an eighth of the room at most; 20 for validation
     assert resident.history["loss"] == streamed.history["loss"]
     for name, value in resident.parameters.items():
         np.testing.assert_array_equal(value, streamed.parameters[name])
@@ -244,7 +273,7 @@ def test_rows_sent_chunk_by_chunk_give_the_same_bits(dtype, steps, monkeypatch):
 def test_a_failure_while_rows_are_sent_names_the_callers_row(monkeypatch):
     X = np.zeros((40, 1), np.float32)
     X[7] = 3e38  # the second layer's sum overflows
-    monkeypatch.setattr(get_engine("jax"), "has_room", lambda tree: False)
+    monkeypatch.setattr(get_engine("jax"), "room", lambda: 0)
     with pytest.raises(pc.NonFiniteError) as caught:
         pc.Network(pc.Linear(64) >> pc.Linear(1), (1,), "squared_error").fit(X, X, epochs=2, batch_size=8, engine="jax", progress=False)
     assert caught.value.rows == [7]

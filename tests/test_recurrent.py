@@ -13,6 +13,7 @@ from pellucid.engines import get_engine
 from pellucid.engines.choose import choose_engine, count_uses
 from pellucid.engines.numpy import NumpyOps
 from pellucid.training.step import Batch, write_back
+from pellucid.tree import flatten
 
 KINDS = [RNN, LSTM, GRU]
 
@@ -354,3 +355,92 @@ def test_a_fixed_length_is_asked_for_where_it_is_needed():
     with pytest.raises(pc.ShapeError, match=r"Flatten\(\).*fixed size"):
         Network(RNN(3, outputs="every") >> pc.Flatten() >> Linear(2), (None, 2))
     assert Network(RNN(3, outputs="every") >> pc.Flatten() >> Linear(2), (4, 2)).output_shape == (2,)
+
+
+# -------------------------------------------------------------------- a scan as one kernel: on GPU, here interpreted on CPU
+KERNEL_CASES = [
+    RNN(32),
+    RNN(16, outputs="every"),
+    RNN(16, reverse=True, outputs="every"),
+    RNN(64, activation=pc.Sigmoid()),
+    RNN(16, activation=pc.LeakyReLU()),
+    RNN(16, bias=False),
+]
+
+
+def in_kernel(monkeypatch):
+    """Let the JAX engine run scans as kernels; returns a list with one entry for every scan: whether it did."""
+    from pellucid.engines import jax as engine
+    from pellucid.engines.jax_kernel import scan_rows
+
+    done = []
+
+    def loop(self, function, carry, xs, reverse, by_rows):
+        found = scan_rows(function, carry, xs, reverse, interpret=True) if by_rows and not self.derived else None
+        done.append(found is not None)
+        return found or plain(self, function, carry, xs, reverse, by_rows)
+
+    plain = engine.JaxOps.loop
+    monkeypatch.setattr(engine.JaxOps, "loop", loop)
+    return done
+
+
+def gradients_of(layer, X, engine="jax"):
+    import jax
+
+    model = Network(layer >> pc.Flatten() >> Linear(3), X.shape[1:], "softmax_cross_entropy", seed=1)
+    batch = Batch(X, np.arange(len(X), dtype=np.int32) % 3, np.ones(len(X), np.float32))
+    run = get_engine(engine).value_and_gradients
+    if engine == "jax":
+        run = jax.jit(run.__wrapped__, static_argnums=(0, 1))  # not a program that is there already
+    return flatten(run(model.net, model.loss, model.params, batch, np.uint32(0))[1], model.net)
+
+
+@pytest.mark.parametrize("layer", KERNEL_CASES, ids=repr)
+def test_a_scan_as_one_kernel_gives_the_scans_gradients(layer, monkeypatch):
+    X = np.random.default_rng(0).normal(size=(48, 7, 5)).astype(np.float32)  # 48 rows: three blocks
+    expected = gradients_of(layer, X, "numpy")
+    done = in_kernel(monkeypatch)
+    found = gradients_of(layer, X)
+    assert done == [True, True]  # ahead and back
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("layer", "rows"),
+    [(RNN(16), 20), (RNN(24), 32), (RNN(8), 32), (RNN(256), 32), (LSTM(16), 32), (GRU(16), 32), (RNN(16, activation=pc.Softplus()), 32)],
+    ids=["rows left over", "not a power of two", "too few units", "too many weights", "split gates", "three blocks", "unknown operation"],
+)
+def test_what_no_kernel_can_do_is_scanned(layer, rows, monkeypatch):
+    X = np.random.default_rng(0).normal(size=(rows, 3, 5)).astype(np.float32)
+    done = in_kernel(monkeypatch)
+    expected, found = gradients_of(layer, X, "numpy"), gradients_of(layer, X)
+    assert not done[0]  # ahead; the way back may be simple enough
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-3, atol=1e-5)
+
+
+def test_padded_sequences_and_derived_layers_are_scanned(monkeypatch):
+    done = in_kernel(monkeypatch)
+    rows = [np.ones((n, 5), np.float32) for n in [2, 3] * 8]
+    Network(RNN(16) >> Linear(1), (None, 5)).fit(rows, np.ones((16, 1)), epochs=1, batch_size=16, engine="jax", progress=False)
+    assert done
+    assert not any(done)
+    done.clear()
+
+    class Twice(pc.Layer):
+        """A layer whose derivative JAX finds."""
+
+        inner: pc.Layer
+
+        def build(self, rng, shape):
+            return self.inner.build(rng, shape)
+
+        def forward(self, ops, p, x):
+            return 2 * ops.forward(self.inner, p, x, "inner")[0], None
+
+    X = np.random.default_rng(0).normal(size=(16, 3, 5)).astype(np.float32)
+    Network(Twice(RNN(16)) >> Linear(1), (3, 5)).fit(X, np.ones((16, 1)), epochs=1, batch_size=16, engine="jax", progress=False)
+    assert done
+    assert not any(done)

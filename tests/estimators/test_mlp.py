@@ -263,6 +263,7 @@ def test_plain_arrays_are_learned_and_scored_as_all_others(labels):
 def test_what_is_wrong_in_plain_arrays_is_refused_in_scikit_learns_words():
     for bad, y, words in (
         (np.where(X > 2, np.nan, X), Y, "NaN"),
+        (np.where(X > 2, np.inf, X), Y, "infinity"),
         (X, Y[:-1], "inconsistent"),
         (X[:0], Y[:0], "0 sample"),
         (X[:, 0], Y, "2D"),

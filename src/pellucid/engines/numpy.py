@@ -35,7 +35,7 @@ class NumpyOps(Ops):
     def take(self, x, rows):
         return np.take(x, rows, axis=0)
 
-    def loop(self, function, carry, xs, reverse):
+    def loop(self, function, carry, xs, reverse, by_rows):
         steps = next(len(a) for _, a in leaves(xs) if a is not None)
         ys: list[Any] = [None] * steps
         for t in reversed(range(steps)) if reverse else range(steps):
@@ -86,9 +86,13 @@ def put(tree: Any) -> Any:
 get = put
 
 
-def has_room(tree: Any) -> bool:
-    """Whether data can lie where the engine computes: it does."""
-    return True
+def settle(tree: Any) -> None:
+    """Wait until data are where they were put: they are."""
+
+
+def room() -> float:
+    """Bytes of memory on the device: data lie where they are."""
+    return np.inf
 
 
 def stack(net: Any, optimizer: Any, state: Any, data: Batch, size: int) -> Any:

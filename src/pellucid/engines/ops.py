@@ -105,20 +105,23 @@ class Ops:
         return there.astype(self.weight.dtype)
 
     # ---------------------------------------------------------------- what array namespaces lack
-    def scan(self, function: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: Any, reverse: bool = False) -> tuple[Any, Any]:
+    def scan(
+        self, function: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: Any, reverse: bool = False, by_rows: bool = False
+    ) -> tuple[Any, Any]:
         """Step through the first axis of the arrays in `xs`: ``carry, y = function(carry, x)`` for each x.
 
         Returns the last carry, and all y stacked in the places of their x. Carry, xs and y are arrays, None, or tuples
         and dicts of them. With `reverse` the steps go from the last to the first. However many steps there are, the
-        function is compiled once.
+        function is compiled once. `by_rows` says that the function treats every row of the batch by itself, rows being the
+        first axis of the carry, of each x and of each y: then a GPU can share them out.
         """
         outer, self.scanning = self.scanning, True
         try:
-            return self.loop(function, carry, xs, reverse)
+            return self.loop(function, carry, xs, reverse, by_rows)
         finally:
             self.scanning = outer
 
-    def loop(self, function: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: Any, reverse: bool) -> tuple[Any, Any]:
+    def loop(self, function: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: Any, reverse: bool, by_rows: bool) -> tuple[Any, Any]:
         """What `scan` does, on this engine."""
         raise NotImplementedError
 
@@ -126,6 +129,10 @@ class Ops:
         """A scan's function is traced once for all its steps: what it did there would happen once, not once a step."""
         if self.scanning:
             raise RuntimeError(f"ops.{name} cannot be used inside ops.scan. {fix}")
+
+    def matmul(self, a: Any, b: Any) -> Any:
+        """a @ b, for matrices that may be large."""
+        return a @ b
 
     def erf(self, x: Any) -> Any:
         """The error function."""

@@ -43,7 +43,7 @@ class SparseRows:
 
     def __init__(self, matrix: Any) -> None:
         self.matrix = matrix.tocsr()
-        self.shape, self.dtype, self.values = matrix.shape, matrix.dtype, self.matrix.data
+        self.shape, self.dtype, self.values, self.nbytes = matrix.shape, matrix.dtype, self.matrix.data, self.matrix.data.nbytes
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -176,17 +176,25 @@ class Classifier(ClassifierMixin):
 # -------------------------------------------------------------------- arrays that need none of scikit-learn's many questions
 def plain_rows(X: Any) -> bool:
     """Whether X is a table of finite numbers."""
-    return type(X) is np.ndarray and X.dtype in (np.float32, np.float64) and X.ndim == 2 and X.size > 0 and bool(np.isfinite(X.sum()))
+    return type(X) is np.ndarray and X.ndim == 2 and X.size > 0 and finite(X)
 
 
 def plain_targets(y: Any) -> bool:
     """Whether y has one finite number for every row."""
-    return plain_labels(y) or (type(y) is np.ndarray and y.dtype in (np.float32, np.float64) and y.ndim == 1 and np.isfinite(y.sum()))
+    return plain_labels(y) or (type(y) is np.ndarray and y.ndim == 1 and finite(y))
 
 
 def plain_labels(y: Any) -> bool:
     """Whether y has one whole number for every row."""
     return type(y) is np.ndarray and y.dtype.kind in "biu" and y.ndim == 1 and y.size > 0
+
+
+def finite(a: np.ndarray) -> bool:
+    """Whether these are finite numbers as we compute with: one bad value makes the sum bad."""
+    if a.dtype not in (np.float32, np.float64):
+        return False
+    with np.errstate(all="ignore"):
+        return bool(np.isfinite(a.sum()))
 
 
 def binarizer_of(y: Any) -> LabelBinarizer:

@@ -65,18 +65,18 @@ class Linear(Layer):
         return p, (*lead, self.units)
 
     def forward(self, ops, p, x):
-        z = x @ self.weights(p)  # (..., n) @ (n, units)
+        z = ops.matmul(x, self.weights(p))  # (..., n) @ (n, units)
         if self.bias:
             z += p["b"]  # z is new: no copy is needed
         return z, x
 
     def backward(self, ops, p, x, dz, wrt_input=True):
         rows, flow = x.reshape(-1, x.shape[-1]), dz.reshape(-1, self.units)
-        dW = rows.T @ flow  # (n, N) @ (N, units)
+        dW = ops.matmul(rows.T, flow)  # (n, N) @ (N, units)
         grads = {"W": dW if self.mask is None else dW * p["_mask"]}
         if self.bias:
             grads["b"] = flow.sum(0)
-        return (dz @ self.weights(p).T if wrt_input else None), grads  # (..., units) @ (units, n)
+        return (ops.matmul(dz, self.weights(p).T) if wrt_input else None), grads  # (..., units) @ (units, n)
 
     def formulas(self):  # as the notes write it, for columns: W is units × inputs
         W, M = ("W", "") if self.mask is None else ("(W ⊙ M)", " ⊙ M")

@@ -27,7 +27,7 @@ class Recurrent(Layer):
               then, all steps at once,   dW_xh = Σ x_tᵀ da_t,   dW_hh = Σ h_{t−1}ᵀ dv_t,   db = Σ da_t,   dx_t = da_t W_xhᵀ
               with dv_t the flow into h_{t−1} W_hh
 
-    A subclass writes `cell`, `cell_backward` and, where dv differs from da, `product_flow`.
+    A subclass writes `cell`, `cell_backward` and, where dv differs from da, `product_flow`; each treats every row by itself.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ class Recurrent(Layer):
             after = choose(xp, there, after, before)
             return after, (after, gates)
 
-        end, (states, gates) = ops.scan(step, start, (a, there), reverse=self.reverse)
+        end, (states, gates) = ops.scan(step, start, (a, there), reverse=self.reverse, by_rows=True)
         if self.streams and ops.training:
             for name, value in zip(self.state, end, strict=True):
                 ops.keep(CARRIED + name, value)
@@ -168,7 +168,7 @@ class Recurrent(Layer):
             da, down = self.cell_backward(xp, p, gates, before, after, flow)
             return choose(xp, there, down, flow), choose(xp, there, (da,), (xp.zeros_like(da),))[0]
 
-        _, da = ops.scan(step, flow, (dy, gates, before, states, there), reverse=not self.reverse)
+        _, da = ops.scan(step, flow, (dy, gates, before, states, there), reverse=not self.reverse, by_rows=True)
         dv = self.product_flow(xp, gates, da)
         grads = {"W_xh": rows(x).T @ rows(da), "W_hh": rows(before[0]).T @ rows(dv)}  # (n, T · batch) @ (T · batch, blocks · units)
         if self.bias:

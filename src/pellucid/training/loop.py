@@ -110,9 +110,10 @@ def train(model: Any, job: Job) -> History:
     run = start(model, job)
     try:
         with run.engine.precision(model.dtype, job.precision), interruptible(run.interrupted):
-            resident = isinstance(job.optimizer, LBFGS) or run.engine.has_room(job.data)
+            resident = isinstance(job.optimizer, LBFGS) or 2 * size_of(job.data) < run.engine.room()
             data: Any = run.engine.put(job.data) if resident else None
             validation = run.engine.put(job.validation)
+            run.engine.settle((run.state, data, validation))  # before any time is taken
             done = run.epoch * len(job.data.x)
             with progress(job.progress, job.epochs, done, job.epochs * len(job.data.x)) as bar:
                 call(run, "fit_begin")
@@ -167,6 +168,8 @@ def gradient_epochs(run: Run, data: Batch | None, bar: Any, finish: Callable[...
     job, net, loss, engine = run.job, run.model.net, run.model.loss, run.engine
     kind, carries, watch = job.optimizer.kind(), carries_state(net), overridden(job.callbacks, "batch_end")
     chunk = predict_work(net, run.model.params, job.batch_size, job.row).chunk
+    if data is None:  # rows are sent with each chunk, and two chunks are there at a time
+        chunk = max(1, min(chunk, int(engine.room() / 8 / (size_of(job.row) * job.batch_size))))
     together = max(1, chunk // job.steps if engine.fills else min(chunk // job.steps, job.epochs))
     length = min(chunk, together * job.steps)  # of all chunks, whoever looks: all are run by one program
     if not carries:
@@ -239,6 +242,11 @@ def trained(run: Run, data: Batch | None, plans: Generator[Plan], in_advance: bo
     if more or data is None:
         chunks = ahead(chunks, context)
     return ahead(results(chunks), context) if more else results(chunks)
+
+
+def size_of(data: Batch) -> int:
+    """Bytes of all its arrays."""
+    return sum(a.nbytes for a in data if a is not None)
 
 
 def looked_at(job: Job) -> bool:
