@@ -113,6 +113,7 @@ def train(model: Any, job: Job) -> History:
             resident = isinstance(job.optimizer, LBFGS) or 2 * size_of(job.data) < run.engine.room()
             data: Any = run.engine.put(job.data) if resident else None
             validation = run.engine.put(job.validation)
+            run.state = run.engine.put(run.state) if run.engine.waits else run.state  # a compiled program takes it as it is, too
             run.engine.settle((run.state, data, validation))  # before any time is taken
             done = run.epoch * len(job.data.x)
             with progress(job.progress, job.epochs, done, job.epochs * len(job.data.x)) as bar:
@@ -156,7 +157,7 @@ def start(model: Any, job: Job) -> Run:
     history.engine, history.engine_reason = name, reason if not saved else f"{reason}, resumed"
     engine = get_engine(name)
     scalars = np.int32(saved.step if saved else step), np.uint32(model.seed % 2**32)
-    state = State(model.params, slots, job.optimizer.numbers(model.dtype), *scalars)  # on the host: a compiled program takes it as it is
+    state = State(model.params, slots, job.optimizer.numbers(model.dtype), *scalars)
     run = Run(model, job, engine, state, history, saved.epoch if saved else 0, best=saved.best if saved else None)
     if run.epoch and job.early_stopping and job.early_stopping.best(history)[1] >= job.early_stopping.patience:
         run.stop("no improvement: the checkpoint is of a fit that had ended")
