@@ -1,5 +1,7 @@
 """A search whose fits share one program finds exactly what scikit-learn's finds fitting one by one."""
 
+import warnings
+
 import numpy as np
 import pytest
 from scipy.stats import loguniform
@@ -130,3 +132,10 @@ SEARCH = pc.PopulationSearchCV(pc.MLPClassifier((10,), solver="lbfgs", max_iter=
 @pytest.mark.parametrize(("estimator", "check"), list(estimator_checks_generator(SEARCH)))
 def test_scikit_learns_checks_of_a_search(estimator, check):
     check(estimator)
+
+
+def test_a_search_leaves_the_filters_of_warnings_as_they_were():
+    before = warnings.filters, list(warnings.filters)
+    pc.PopulationSearchCV(pc.MLPClassifier(max_iter=2), {"alpha": [0.1, 0.2, 0.3, 0.4]}, cv=3, n_jobs=4, how="threads").fit(X, Y)
+    assert warnings.filters is before[0]
+    assert list(warnings.filters) == before[1]

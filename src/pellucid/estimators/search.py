@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from concurrent.futures import Future, ThreadPoolExecutor
 from numbers import Integral
 from typing import Any
@@ -104,7 +105,8 @@ class PopulationSearchCV(BaseSearchCV):
         batched = is_batched(self.how)
         self._threads = Threads(AT_ONCE if batched else effective_n_jobs(self.n_jobs or -1), batched)
         try:
-            with parallel_config(backend=self._threads), one_blas_thread():
+            # scikit-learn sets the warnings' filters in every thread, and the last one to end may leave them as another had them
+            with parallel_config(backend=self._threads), one_blas_thread(), warnings.catch_warnings():
                 return super().fit(X, y, **params)
         finally:
             del self._threads
