@@ -85,7 +85,7 @@ WORKS: dict[str, Work] = {
     "gpu-rnn": rnn(64, rows=3200, group="gpu", steps=4_000),
     **{f"batch-{n}": mlp(100, 256, 256, 10, batch=n, rows=max(8 * n, 256), group="batch", at=n) for n in (1, 8, 64, 512, 4096)},
     **{
-        f"width-{n}": mlp(n, n, n, 10, batch=64, rows=64 * max(2, min(20, 5120 // n)), group="width", at=n)
+        f"width-{n}": mlp(n, n, n, 10, batch=64, rows=64 * max(8, min(20, 5120 // n)), group="width", at=n)
         for n in (16, 64, 256, 1024, 4096)
     },
     **{f"depth-{n}": mlp(64, *[64] * n, 10, batch=64, rows=1280, group="depth", at=n) for n in (1, 4, 16, 64)},

@@ -1,5 +1,6 @@
 """Two engines, one run: parity, no silent compiling, light imports, and a life without jax."""
 
+import re
 import subprocess
 import sys
 import threading
@@ -10,7 +11,8 @@ import pytest
 import pellucid as pc
 from pellucid.engines import get_engine
 from pellucid.engines.choose import choose_engine, predict_work
-from pellucid.training.step import Batch
+from pellucid.training.loop import Plan
+from pellucid.training.step import Batch, State
 
 NET = pc.Linear(16) >> pc.ReLU() >> pc.Dropout(0.3) >> (pc.Linear(8) | (pc.Linear(8) >> pc.Sigmoid()) * pc.Linear(8)) >> pc.Linear(4)
 
@@ -302,3 +304,48 @@ def test_predictions_are_those_of_the_pass_that_keeps_everything(net):
     expected, _ = get_engine("numpy").NumpyOps().forward(model.net, model.params, X, "net")
     np.testing.assert_array_equal(model(rows), expected)
     np.testing.assert_array_equal(rows, X)
+
+
+# -------------------------------------------------------------------- products, however they are laid out
+@pytest.mark.parametrize("shape", [(128, 256, 10), (200, 64, 100), (64, 256, 256), (1, 30, 64), (40, 3, 500)], ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_products_are_numpys(shape, dtype):
+    check_products(shape, dtype)
+
+
+@pytest.mark.parametrize("shape", [(512, 600, 700), (512, 600, 20)], ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_products_laid_out_for_a_gpu_are_numpys(shape, dtype, monkeypatch):
+    monkeypatch.setattr("pellucid.engines.jax.on_cpu", lambda: False)
+    text = check_products(shape, dtype)
+    assert ("LayoutConstraint" in text) == (min(shape) >= 512 and dtype == "float32")
+
+
+def check_products(shape, dtype):
+    import jax
+
+    ops, engine, rng = get_engine("jax").JaxOps(), get_engine("jax"), np.random.default_rng(0)
+    rows, n, m = shape
+    x, dz, W = (rng.normal(size=s).astype(dtype) for s in ((rows, n), (rows, m), (n, m)))
+    program = jax.jit(lambda x, dz, W: (ops.matmul(x, W), ops.crossprod(x, dz), ops.matmul(dz, W.T)))
+    with engine.precision(dtype):
+        found, text = program(x, dz, W), program.lower(x, dz, W).as_text()
+    for value, expected in zip(found, (x @ W, x.T @ dz, dz @ W.T), strict=True):
+        np.testing.assert_allclose(value, expected, rtol=0, atol=1e-3 if dtype == "float32" else 1e-11)
+    return text
+
+
+def test_weights_are_updated_where_they_lie():
+    """On CPU, XLA copied those that the backward pass reads, in every step, unless told to look closer."""
+    engine = get_engine("jax")
+    if engine.OPTIONS is None:
+        pytest.skip("this version of XLA has no such option, or there is a GPU")
+    model = pc.Network(pc.Linear(48) >> pc.ReLU() >> pc.Linear(56) >> pc.ReLU() >> pc.Linear(4), (6,), "softmax_cross_entropy")
+    optimizer = pc.SGD(0.1)
+    state = State(model.params, optimizer.slots(model.params), optimizer.numbers(np.float32), np.int32(0), np.uint32(0))
+    rows = np.zeros((50, 16), np.int32)
+    plan = Plan(rows, np.full(50, 16, np.int32), np.full(50, 0.1, np.float32), np.int32(50))
+    batch = Batch(np.zeros((16, 6), np.float32), np.zeros(16, np.int32), np.ones(16, np.float32))
+    text = engine.train.lower(model.net, model.loss, optimizer.kind(), state, batch, plan).compile().as_text()
+    copies = re.findall(r"= f32\[48,56\]\S* copy\((\S+)\)", text)
+    assert all("state_params" in source for source in copies), copies  # once, before the loop

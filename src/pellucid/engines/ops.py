@@ -131,8 +131,12 @@ class Ops:
             raise RuntimeError(f"ops.{name} cannot be used inside ops.scan. {fix}")
 
     def matmul(self, a: Any, b: Any) -> Any:
-        """a @ b, for matrices that may be large."""
+        """a @ b, laid out as the device likes it."""
         return a @ b
+
+    def crossprod(self, a: Any, b: Any) -> Any:
+        """aᵀ b, the sum of the outer products of two matrices' rows, laid out as the device likes it."""
+        return a.T @ b
 
     def erf(self, x: Any) -> Any:
         """The error function."""

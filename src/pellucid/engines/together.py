@@ -260,4 +260,4 @@ def program() -> Any:
         axes = plan._replace(rows=0, sizes=0, rates=0, count=None if np.ndim(plan.count) == 0 else 0)
         return jax.vmap(functools.partial(chunk, net, loss, optimizer), in_axes=(0, None, axes))(state, data, plan)
 
-    return jax.jit(many, static_argnames=("net", "loss", "optimizer"))
+    return jax.jit(many, static_argnames=("net", "loss", "optimizer"), compiler_options=engine.OPTIONS)

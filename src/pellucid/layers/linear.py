@@ -72,7 +72,7 @@ class Linear(Layer):
 
     def backward(self, ops, p, x, dz, wrt_input=True):
         rows, flow = x.reshape(-1, x.shape[-1]), dz.reshape(-1, self.units)
-        dW = ops.matmul(rows.T, flow)  # (n, N) @ (N, units)
+        dW = ops.crossprod(rows, flow)  # (n, N) @ (N, units)
         grads = {"W": dW if self.mask is None else dW * p["_mask"]}
         if self.bias:
             grads["b"] = flow.sum(0)

@@ -170,7 +170,7 @@ class Recurrent(Layer):
 
         _, da = ops.scan(step, flow, (dy, gates, before, states, there), reverse=not self.reverse, by_rows=True)
         dv = self.product_flow(xp, gates, da)
-        grads = {"W_xh": rows(x).T @ rows(da), "W_hh": rows(before[0]).T @ rows(dv)}  # (n, T · batch) @ (T · batch, blocks · units)
+        grads = {"W_xh": ops.crossprod(rows(x), rows(da)), "W_hh": ops.crossprod(rows(before[0]), rows(dv))}  # sums over T · batch rows
         if self.bias:
             grads |= self.bias_gradients(rows(da), rows(dv))
         return (xp.swapaxes(da @ p["W_xh"].T, 0, 1) if wrt_input else None), grads  # (T, batch, blocks · units) @ (blocks · units, n)
