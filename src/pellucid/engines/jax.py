@@ -139,8 +139,8 @@ def matrix_units_wait(a: Any, shape: tuple[int, ...]) -> bool:
 
 
 def in_rows(a: Any) -> Any:
-    """The matrix, row after row in memory."""
-    return with_layout_constraint(a, Layout(major_to_minor=(0, 1)))
+    """The matrix, row after row in memory, where a program is being made."""
+    return with_layout_constraint(a, Layout(major_to_minor=(0, 1))) if isinstance(a, jax.core.Tracer) else a
 
 
 def held(a: Any) -> Any:
