@@ -80,7 +80,9 @@ class Side:
     """A process that searches when asked."""
 
     def __init__(self, who: str, candidates: int) -> None:
-        env = {**os.environ, "PYTHONWARNINGS": "ignore"} | ({"JAX_PLATFORMS": "cpu"} if who == "cpu" else {})
+        threads = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # joblib gives each of its processes one, unless told
+        env = {name: value for name, value in os.environ.items() if name not in threads} | {"PYTHONWARNINGS": "ignore"}
+        env |= {"JAX_PLATFORMS": "cpu"} if who == "cpu" else {}
         command = [sys.executable, __file__, "--serve", who, "--candidates", str(candidates)]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
 
