@@ -123,6 +123,8 @@ def measure(wanted: list[str], peers: dict[str, Peer], rounds: int, target: Path
     """All numbers of a run, written down after every row."""
     works = select(",".join(name for name in wanted if name != "estimators"))
     there = {name: peer for name, peer in peers.items() if importlib.util.find_spec(peer.module)}
+    if "auto" not in there:
+        raise SystemExit("pellucid cannot be imported by this Python: run `make bench`, or install this folder first.")
     result: dict[str, Any] = {"machine": machine(), "missing": sorted(set(peers) - set(there)), "works": {}}
     if not gpu_name():
         result["without gpu"] = [name for name, work in works.items() if work.gpu]

@@ -1,6 +1,7 @@
 """Recurrent layers (N15, N16) and back-propagation through time (N35)."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -405,6 +406,25 @@ def test_a_scan_as_one_kernel_gives_the_scans_gradients(layer, monkeypatch):
     assert done == [True, True]  # ahead and back
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("layer", KERNEL_CASES, ids=repr)
+def test_a_gpus_program_has_one_kernel_ahead_and_one_back(layer, monkeypatch):
+    """The program for a GPU can be made anywhere; only to run it takes one."""
+    import jax
+
+    from pellucid.engines import jax as engine
+
+    monkeypatch.setattr(engine, "on_cpu", lambda: False)
+    params = jax.tree.map(np.float32, layer.build(np.random.default_rng(0), (7, 5))[0])
+    x, dy = np.zeros((48, 7, 5), np.float32), np.zeros((48, 7, layer.units) if layer.outputs == "every" else (48, layer.units), np.float32)
+
+    def both(p, x, dy):
+        ops = engine.JaxOps(weight=np.ones(48, np.float32))
+        return layer.backward(ops, p, layer.forward(ops, p, x)[1], dy)
+
+    text = jax.jit(both).trace(params, x, dy).lower(lowering_platforms=("cuda",)).as_text()
+    assert len(re.findall(r"custom_call @\S*triton", text)) == 2, re.findall(r"custom_call @\S*", text)
 
 
 @pytest.mark.parametrize(
