@@ -2,6 +2,7 @@
 
 import math
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -439,6 +440,17 @@ def test_what_no_kernel_can_do_is_scanned(layer, rows, monkeypatch):
     assert not done[0]  # ahead; the way back may be simple enough
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-3, atol=1e-5)
+
+
+def test_without_pallas_for_a_gpu_a_layer_is_scanned(monkeypatch):
+    """A later JAX may come without it."""
+    from jax.experimental import pallas
+
+    monkeypatch.delattr(pallas, "triton", raising=False)
+    monkeypatch.setitem(sys.modules, "jax.experimental.pallas.triton", None)
+    done = in_kernel(monkeypatch)
+    gradients_of(RNN(16), np.ones((32, 3, 5), np.float32))
+    assert done == [False, False]
 
 
 def test_padded_sequences_and_derived_layers_are_scanned(monkeypatch):

@@ -8,6 +8,7 @@ function, traced into the kernel: no formula is written again.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -40,6 +41,12 @@ def scan_rows(function: Callable[[Any, Any], Any], carry: Any, xs: Any, reverse:
     jaxpr = jax.make_jaxpr(step)(before, one, *shared)
     if not all(map(is_fine, jax.tree.leaves((carry, one)))) or not is_known(jaxpr, shared):
         return None
+    try:
+        from jax.experimental import pallas
+        from jax.experimental.pallas import triton
+    except ImportError:  # JAX 0.11 says that a later version will not have it
+        return None
+    warnings.filterwarnings("ignore", "The Pallas Triton backend is deprecated", DeprecationWarning)
     shapes = jax.eval_shape(step, before, one, *shared)[1]
     rows = len(jax.tree.leaves(carry)[0])
     inputs, states, place = jax.tree.leaves(xs), jax.tree.leaves(carry), jax.tree.structure((carry, one))
@@ -60,9 +67,6 @@ def scan_rows(function: Callable[[Any, Any], Any], carry: Any, xs: Any, reverse:
 
         for ref, value in zip(end, lax.fori_loop(0, steps, body, [h[...] for h in start]), strict=True):
             ref[...] = value
-
-    from jax.experimental import pallas
-    from jax.experimental.pallas import triton
 
     def block(axis: int, shape: tuple[int, ...]) -> Any:  # all of an array but for the axis of the rows
         at = lambda i: tuple(i if k == axis else 0 for k in range(len(shape)))  # noqa: E731
