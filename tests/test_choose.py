@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pellucid as pc
+from pellucid.engines import choose
 from pellucid.engines.choose import choose_engine, predict_work
+from pellucid.training.step import Batch
 
 
 def mlp(*sizes):
@@ -76,3 +78,21 @@ def test_auto_takes_a_program_that_is_there():
     history = fit()
     assert history.engine == "jax"
     assert "already compiled" in history.engine_reason
+
+
+def test_what_a_row_takes_is_counted_once_for_a_network(monkeypatch):
+    """Fits that follow leave BLAS alone before they train."""
+    calls = []
+    count = choose.count_uses
+    monkeypatch.setattr(choose, "count_uses", lambda *args: calls.append(args) or count(*args))
+    monkeypatch.setattr(choose, "USES", {})
+    X, y = np.ones((8, 3)), np.ones((8, 1))
+    model = pc.Network(pc.Linear(5) >> pc.ReLU() >> pc.Linear(1), (3,))
+    for _ in range(3):
+        model.fit(X, y, epochs=1, engine="jax", progress=False)
+    assert len(calls) == 1
+    assert predict_work(model.net, model.params, 8, Batch(X[:1], y[:1], np.ones(1))) == predict_work(
+        model.net, model.params, 8, Batch(X[1:2], y[1:2], np.ones(1))
+    )
+    pc.Network(pc.Linear(6) >> pc.ReLU() >> pc.Linear(1), (3,)).fit(X, y, epochs=1, engine="jax", progress=False)
+    assert len(calls) == 2

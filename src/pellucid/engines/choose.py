@@ -51,7 +51,7 @@ def predict_work(net: Layer, params: Any, batch: int, row: Batch | None = None) 
     With a `row` of the data, every weight is counted as often as it is used in it (a kernel: at every place).
     """
     weights = weights_in(params)
-    used = Counter(layer=count(net), product=weights) if row is None else count_uses(net, params, row)
+    used = Counter(layer=count(net), product=weights) if row is None else remembered_uses(net, params, row)
     used["output"] = used["output"] or sum(leaf.shape[-1] for _, leaf in leaves(params) if leaf.ndim > 1)
     amounts = {"step": 1, "layer": used["layer"], "row": batch, "output": batch * used["output"], "weight": weights}
     amounts |= {kind: 6 * batch * used[kind] for kind in ("product", "convolution", "scan")}  # forward, dW and dx
@@ -81,6 +81,19 @@ def choose_engine(
     choice = "numpy" if on_numpy <= on_jax else "jax"
     again = "already compiled" if compiled else f"{compile:.2g} s to compile" + (f", shared by {fits} fits" if fits > 1 else "")
     return choice, f"predicted {on_numpy:.2g} s on numpy, {on_jax:.2g} s on jax with {again}"
+
+
+USES: dict[Any, Counter] = {}
+
+
+def remembered_uses(net: Layer, params: Any, row: Batch) -> Counter:
+    """As `count_uses`, once for each shape: BLAS may leave a thread spinning, which slows down the first 0.1 s of a fit."""
+    key = repr(net), row.x.shape, row.lengths is None, *(leaf.shape for _, leaf in leaves(params))
+    if key not in USES:
+        if len(USES) >= 256:
+            USES.clear()
+        USES[key] = count_uses(net, params, row)
+    return USES[key].copy()
 
 
 def count_uses(net: Layer, params: Any, row: Batch) -> Counter:
