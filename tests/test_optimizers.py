@@ -6,7 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pellucid as pc
+from pellucid.engines import numpy as numpy_engine
 from pellucid.schedules import rates_of
+from pellucid.tree import leaves, map_leaves
 
 from .table import OPTIMIZERS, exported
 
@@ -291,3 +293,103 @@ def test_a_schedule_is_used_step_by_step():
 def test_nonsense_is_refused(make, message):
     with pytest.raises((TypeError, ValueError), match=message):
         make()
+
+
+def steps(net, optimizer, joined, monkeypatch, X, y):
+    """Weights and the optimizer's memory after a fit in two parts, by the NumPy engine."""
+    seen = []
+
+    class Watched(numpy_engine.Joined):
+        def __init__(self, *args):
+            seen.append(True)
+            super().__init__(*args)
+
+    monkeypatch.setattr(numpy_engine, "Joined", Watched)
+    if not joined:
+        monkeypatch.setattr(numpy_engine, "is_joined", lambda *args: False)
+    model = pc.Network(net, X.shape[1:], seed=2, dtype="float64")
+    memory = []
+    look = pc.Callback()
+    look.fit_end = lambda run: memory.append(run.state)
+    for _ in range(2):
+        model.fit(X, y, epochs=3, batch_size=8, optimizer=optimizer, engine="numpy", callbacks=[look], progress=False)
+    return model.parameters, memory[-1], bool(seen)
+
+
+class Idle(pc.Layer):
+    """A layer with a parameter that gets no gradient."""
+
+    def build(self, rng, shape):
+        return {"a": rng.normal(size=2), "b": rng.normal(size=3)}, shape
+
+    def forward(self, ops, p, x):
+        return x, None
+
+    def backward(self, ops, p, cache, dy, wrt_input=True):
+        return dy, {}
+
+
+@pytest.mark.parametrize("optimizer", [pc.Adam(0.01), pc.AdamW(0.01), pc.Adam(0.01, weight_decay=0.1)], ids=["adam", "adamw", "decay"])
+@pytest.mark.parametrize(
+    "net",
+    [
+        pc.Linear(6) >> pc.Tanh() >> pc.Linear(2),
+        pc.Linear(6) >> pc.BatchNorm() >> pc.ReLU() >> pc.Linear(2),
+        pc.Frozen(pc.Linear(6)) >> pc.ReLU() >> pc.Linear(2),
+        Idle() >> pc.Linear(2),
+        Idle(),
+        pc.Linear(4) >> (pc.Linear(4) | pc.Linear(3) >> pc.Tanh()) >> pc.Linear(2),
+    ],
+    ids=["plain", "buffers", "frozen", "partly learned", "nothing learned", "branches"],
+)
+def test_parameters_joined_to_one_vector_are_updated_bit_for_bit_as_one_by_one(net, optimizer, rng):
+    X = rng.normal(size=(30, 3))
+    y = rng.normal(size=(30, pc.Network(net, (3,)).output_shape[0]))
+    results = []
+    for joined in (True, False):
+        with pytest.MonkeyPatch.context() as patch:
+            results.append(steps(net, optimizer, joined, patch, X, y))
+    (weights, state, seen), (weights1, state1, seen1) = results
+    assert seen
+    assert not seen1
+    for name, value in weights1.items():
+        np.testing.assert_array_equal(weights[name], value, err_msg=name)
+    assert repr(tree_shapes(state.slots)) == repr(tree_shapes(state1.slots))
+    for (path, a), (path1, b) in zip(leaves(state.slots), leaves(state1.slots), strict=True):
+        assert path == path1
+        np.testing.assert_array_equal(a, b)
+
+
+def tree_shapes(tree):
+    return map_leaves(np.shape, tree)
+
+
+class ByArray(pc.Adam):
+    """A user's rule that looks at a whole array."""
+
+    def rule(self, ops, p, g, slots, n, rate, t):
+        return (p - rate * g / (1e-8 + ops.xp.abs(g).max()), *slots)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "joined"),
+    [(pc.Adam(), True), (pc.Adam(clip_norm=1.0), False), (pc.SGD(momentum=0.9), False), (ByArray(), False)],
+    ids=["adam", "clipped", "few operations", "a user's"],
+)
+def test_which_parameters_are_joined(optimizer, joined):
+    params = pc.Network(pc.Linear(6) >> pc.Tanh() >> pc.Linear(2), (3,)).params
+    assert numpy_engine.is_joined(optimizer, params) == joined
+    assert not numpy_engine.is_joined(optimizer, pc.Network(pc.Linear(300) >> pc.Linear(300), (3,)).params)
+
+
+def test_a_rule_says_itself_that_it_treats_every_entry_alone():
+    class Inherits(pc.Adam):
+        pass
+
+    class Says(pc.Adam):
+        entrywise = True
+
+        def rule(self, ops, p, g, slots, n, rate, t):
+            return super().rule(ops, p, g, slots, n, rate, t)
+
+    assert [kind.entrywise for kind in (pc.SGD, pc.AdamW, Inherits, Says, ByArray, pc.Optimizer)] == [True, True, True, True, False, False]

@@ -411,7 +411,7 @@ def test_a_scan_as_one_kernel_gives_the_scans_gradients(layer, monkeypatch):
 
 @pytest.mark.parametrize("layer", KERNEL_CASES, ids=repr)
 def test_a_gpus_program_has_one_kernel_ahead_and_one_back(layer, monkeypatch):
-    """The program for a GPU can be made anywhere; only to run it takes one."""
+    """The program for a GPU can be made without one, by JAX up to 0.10; only to run it takes one."""
     import jax
 
     from pellucid.engines import jax as engine
@@ -424,7 +424,12 @@ def test_a_gpus_program_has_one_kernel_ahead_and_one_back(layer, monkeypatch):
         ops = engine.JaxOps(weight=np.ones(48, np.float32))
         return layer.backward(ops, p, layer.forward(ops, p, x)[1], dy)
 
-    text = jax.jit(both).trace(params, x, dy).lower(lowering_platforms=("cuda",)).as_text()
+    try:
+        text = jax.jit(both).trace(params, x, dy).lower(lowering_platforms=("cuda",)).as_text()
+    except RuntimeError as error:
+        if "No supported GPU" in str(error):
+            pytest.skip("this JAX makes programs for a GPU only where it sees one")
+        raise
     assert len(re.findall(r"custom_call @\S*triton", text)) == 2, re.findall(r"custom_call @\S*", text)
 
 

@@ -44,6 +44,13 @@ class Optimizer(Settings):
     batch_size: ClassVar[int | None] = 32
     #: whether the rule applies weight decay itself
     decoupled: ClassVar[bool] = False
+    #: whether the rule treats every entry of an array by itself, so that arrays may be joined; to be said beside each rule
+    entrywise: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        if "rule" in vars(cls) and "entrywise" not in vars(cls):
+            cls.entrywise = False
+        super().__init_subclass__(**options)
 
     def check(self):
         rate = self.learning_rate
@@ -124,6 +131,8 @@ class SGD(Optimizer):
     def memory(self):
         return 1 if self.momentum else 0
 
+    entrywise = True
+
     def rule(self, ops, p, g, slots, n, rate, t):
         if not self.momentum:
             return (p - rate * g,)
@@ -140,6 +149,8 @@ class GradientDescent(Optimizer):
     learning_rate: float | Schedule = 0.1
 
     batch_size = None
+
+    entrywise = True
 
     def rule(self, ops, p, g, slots, n, rate, t):
         return (p - rate * g,)
@@ -161,6 +172,8 @@ class RMSProp(Optimizer):
         super().check()
         self.require(0 <= self.decay < 1, "decay", "at least 0 and less than 1")
         self.require(self.epsilon > 0, "epsilon", "positive")
+
+    entrywise = True
 
     def rule(self, ops, p, g, slots, n, rate, t):
         v = n.decay * slots[0] + (1 - n.decay) * (g * g)
@@ -187,6 +200,8 @@ class Adam(Optimizer):
         self.require(0 <= self.beta2 < 1, "beta2", "at least 0 and less than 1")
         self.require(self.epsilon > 0, "epsilon", "positive")
 
+    entrywise = True
+
     def rule(self, ops, p, g, slots, n, rate, t):
         m, v = slots
         m = n.beta1 * m + (1 - n.beta1) * g
@@ -204,6 +219,8 @@ class AdamW(Adam):
     weight_decay: float = 0.01
 
     decoupled = True
+
+    entrywise = True
 
     def rule(self, ops, p, g, slots, n, rate, t):
         return super().rule(ops, p - rate * n.weight_decay * p, g, slots, n, rate, t)

@@ -5,10 +5,12 @@ A key that starts with ``_`` is a buffer: it is stored and saved, but nothing is
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["flatten", "leaves", "learnable", "map_leaves", "unflatten"]
+__all__ = ["at", "flatten", "is_buffer", "learnable", "leaves", "map_leaves", "unflatten", "with_parts"]
 
 
 def map_leaves(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
@@ -30,6 +32,19 @@ def leaves(tree: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[
             yield from leaves(child, (*path, key))
     else:
         yield path, tree
+
+
+def at(tree: Any, path: tuple[str | int, ...]) -> Any:
+    """What the tree has at `path`."""
+    return functools.reduce(operator.getitem, path, tree)
+
+
+def with_parts(tree: Any, parts: dict[tuple[Any, ...], Any]) -> Any:
+    """The tree with other things at some paths."""
+    for (key, *rest), part in parts.items():
+        new = with_parts(tree[key], {tuple(rest): part}) if rest else part
+        tree = (*tree[:key], new, *tree[key + 1 :]) if isinstance(tree, tuple) else {**tree, key: new}
+    return tree
 
 
 def is_buffer(path: tuple[str | int, ...]) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ import numpy as np
 from ..layers.activations import ReLU
 from ..layers.linear import Linear
 from ..training.step import Batch, all_finite, evaluation_step, gradients, training_step
-from ..tree import leaves, map_leaves
+from ..tree import at, is_buffer, leaves, map_leaves, with_parts
 from . import numpy_conv
 from .ops import Ops
 
@@ -104,13 +106,66 @@ def train(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: An
     """Run the plan's training steps; returns the new state, one row of sums per step, and whether all is finite."""
     keep_freed_memory()
     rows_of_sums = []
+    joined = Joined(optimizer, state) if plan.count > 1 and is_joined(optimizer, state.params) else None
     with np.errstate(all="ignore"):  # values that are not finite are found and explained by the loop
         for rows, size, rate in zip(plan.rows[: plan.count], plan.sizes, plan.rates, strict=False):
             batch = gather(data, rows[:size])
-            state, row = training_step(NumpyOps, net, loss, optimizer, state, batch, rate)
+            state, row = training_step(NumpyOps, net, loss, joined or optimizer, state, batch, rate)
             rows_of_sums.append(row)
+        state = joined.end(state) if joined else state
         sums = np.array(rows_of_sums)
         return state, sums, all_finite(np, sums, state.params)
+
+
+class Joined:
+    """An optimizer to which all that is learned is one vector: an operation of its rule is one call, not one for every array.
+
+    The network's arrays are parts of that vector, and change with it.
+    """
+
+    def __init__(self, optimizer: Any, state: Any) -> None:
+        self.optimizer, self.penalise, self.slots = optimizer, optimizer.penalise, state.slots
+        self.vector: Any = None
+
+    def update(self, ops: Any, params: Any, grads: Any, slots: Any, numbers: Any, rate: Any, step: Any) -> tuple[Any, Any]:
+        learned = dict(leaves(grads))
+        if not learned:
+            return params, slots
+        if self.vector is None:
+            self.shapes = {path: g.shape for path, g in learned.items()}
+            self.vector = join(at(params, path) for path in learned)
+            params = with_parts(params, self.parts(self.vector))
+            slots = tuple(map(join, zip(*(at(slots, path) for path in learned), strict=True)))
+        (new,), (slots,) = self.optimizer.update(ops, (self.vector,), (join(learned.values()),), (slots,), numbers, rate, step)
+        self.vector[...] = new
+        return params, slots
+
+    def parts(self, vector: np.ndarray) -> dict[tuple[str | int, ...], np.ndarray]:
+        """The vector's share of every array."""
+        shares = np.split(vector, np.cumsum([math.prod(shape) for shape in self.shapes.values()])[:-1])
+        return {path: share.reshape(shape) for (path, shape), share in zip(self.shapes.items(), shares, strict=True)}
+
+    def end(self, state: Any) -> Any:
+        """The state as everybody else knows it."""
+        if self.vector is None:
+            return state
+        memory = [self.parts(vector) for vector in state.slots]
+        return state._replace(slots=with_parts(self.slots, {path: tuple(m[path] for m in memory) for path in self.shapes}))
+
+
+def join(arrays: Iterable[np.ndarray]) -> np.ndarray:
+    """All entries, one after the other."""
+    return np.concatenate([a.ravel() for a in arrays])
+
+
+def is_joined(optimizer: Any, params: Any) -> bool:
+    """Whether a rule is faster on one vector: where it calls NumPy often, and calling takes longer than computing.
+
+    Measured with 2 to 6 arrays: Adam on 30-64-64-4 takes 143 µs a step instead of 172, on 100-256-256-10 as long as before.
+    """
+    learned = [a for path, a in leaves(params) if not is_buffer(path)]
+    small = sum(a.nbytes for a in learned) <= 2**17 and len({a.dtype for a in learned}) == 1
+    return small and optimizer.entrywise and optimizer.memory > 1 and not optimizer.clip_norm  # a norm is that of all arrays
 
 
 @functools.cache  # once in a process: the threshold never falls again, and more free memory at the heap's end is given back

@@ -17,7 +17,7 @@ from jax import ShapeDtypeStruct
 
 from ..layers.base import Layer
 from ..layers.combine import Chain, Concat, Product, Sum
-from ..optimizers import NAMED
+from ..optimizers import Optimizer
 
 __all__ = ["apart", "is_stacked", "stack"]
 
@@ -67,7 +67,8 @@ class Stacked:
 
 def stack(Ops: Any, net: Layer, optimizer: Any, state: Any, batch: Any) -> Any:
     """The state, stacked where a chain holds a long run of equal blocks; `batch` are the shapes of one."""
-    if type(optimizer) not in NAMED.values() or not repeats(net, state.params):  # a user's rule may look at whole arrays
+    plain = optimizer.entrywise and type(optimizer).penalise is Optimizer.penalise  # others may look at whole arrays, or at places
+    if not plain or not repeats(net, state.params):
         return state
 
     @functools.cache

@@ -48,6 +48,8 @@ class MLPAdam(Alpha, Adam):
     p ← p − η √(1 − β₂ᵗ)/(1 − β₁ᵗ) · m / (√v + ε)
     """
 
+    entrywise = True
+
     def rule(self, ops, p, g, slots, n, rate, t):
         m, v = n.beta1 * slots[0], n.beta2 * slots[1]
         m += (1 - n.beta1) * g  # new arrays, so += changes nothing of the caller's, and NumPy saves a pass

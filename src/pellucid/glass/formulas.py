@@ -11,7 +11,6 @@ of a series its first and last steps.
 from __future__ import annotations
 
 import functools
-import operator
 import re
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -21,7 +20,7 @@ import numpy as np
 from ..layers.activations import Activation
 from ..layers.combine import Chain, Concat, Parallel, Product
 from ..layers.wrap import Repeat
-from ..tree import is_buffer, learnable, readable
+from ..tree import at, is_buffer, learnable, readable
 from .calculate import Calculation
 from .notation import Matrix, superscript
 from .page import Line, Page, Section
@@ -380,7 +379,7 @@ class Writer:
         return self.trace.layers.get(self.where(path) or "net") if self.trace is not None else None
 
     def params(self, path: tuple[Any, ...]) -> Any:
-        return functools.reduce(operator.getitem, path, self.trace.params)
+        return at(self.trace.params, path)
 
     def learns(self, path: tuple[Any, ...]) -> bool:
         return self.trace is None or (learnable(self.params(path)) and not is_buffer(path))

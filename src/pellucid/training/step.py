@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
-import operator
 from typing import Any, NamedTuple
 
-from ..tree import leaves
+from ..tree import at, leaves, with_parts
 
 __all__ = ["Batch", "Gradients", "State", "all_finite", "evaluation_step", "gradients", "training_step"]
 
@@ -54,7 +52,7 @@ def gradients(ops: Any, net: Any, loss: Any, params: Any, batch: Batch, wrt_inpu
     w = weight / weight.sum()
     dx, grads = ops.backward(net, params, cache, (delta * w[..., None]).astype(out.dtype, copy=False), "net", wrt_input)
     for path, gradient in ops.charges:
-        grads = write_back(grads, {path: functools.reduce(operator.getitem, path, grads) + gradient})
+        grads = write_back(grads, {path: at(grads, path) + gradient})
     return Gradients((values * w).sum() + ops.penalty, grads, dx, y, weight)
 
 
@@ -100,7 +98,4 @@ def all_finite(xp: Any, *trees: Any) -> Any:
 
 def write_back(params: Any, kept: dict[tuple[Any, ...], Any]) -> Any:
     """Put the buffers that layers kept into the parameters, each at its path."""
-    for (key, *rest), value in kept.items():
-        new = write_back(params[key], {tuple(rest): value}) if rest else value.astype(params[key].dtype, copy=False)
-        params = (*params[:key], new, *params[key + 1 :]) if isinstance(params, tuple) else {**params, key: new}
-    return params
+    return with_parts(params, {path: value.astype(at(params, path).dtype, copy=False) for path, value in kept.items()})
