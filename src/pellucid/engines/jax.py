@@ -171,7 +171,7 @@ def get(tree: Any) -> Any:
 def stack(net: Any, optimizer: Any, state: Any, data: Batch, size: int) -> Any:
     """The state as `train` takes it for batches of `size` rows: long runs of equal blocks are stacked (see stack.py)."""
     batch = jax.tree.map(lambda a: jax.ShapeDtypeStruct((size, *a.shape[1:]), a.dtype), data)
-    return stacks.stack(JaxOps, net, optimizer, state, batch) if on_cpu() else state  # on a GPU it was not measured
+    return stacks.stack(JaxOps, net, optimizer, state, batch)
 
 
 def batch_of(data: Batch, plan: Any, i: Any) -> Batch:
