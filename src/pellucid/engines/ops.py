@@ -138,6 +138,10 @@ class Ops:
         """aᵀ b, the sum of the outer products of two matrices' rows, laid out as the device likes it."""
         return a.T @ b
 
+    def transposed(self, a: Any) -> Any:
+        """aᵀ, laid out for many products with it."""
+        return a.T
+
     def erf(self, x: Any) -> Any:
         """The error function."""
         raise NotImplementedError
