@@ -44,11 +44,11 @@ class Optimizer(Settings):
     batch_size: ClassVar[int | None] = 32
     #: whether the rule applies weight decay itself
     decoupled: ClassVar[bool] = False
-    #: whether the rule treats every entry of an array by itself, so that arrays may be joined; to be said beside each rule
+    #: whether the rule treats every entry of an array by itself, so that arrays may be joined or stacked; to be said beside each rule
     entrywise: ClassVar[bool] = False
 
     def __init_subclass__(cls, **options: Any) -> None:
-        if "rule" in vars(cls) and "entrywise" not in vars(cls):
+        if {"rule", "update", "slots"} & vars(cls).keys() and "entrywise" not in vars(cls):
             cls.entrywise = False
         super().__init_subclass__(**options)
 

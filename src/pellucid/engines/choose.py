@@ -89,11 +89,12 @@ USES: dict[Any, Counter] = {}
 def remembered_uses(net: Layer, params: Any, row: Batch) -> Counter:
     """As `count_uses`, once for each shape: BLAS may leave a thread spinning, which slows down the first 0.1 s of a fit."""
     key = repr(net), row.x.shape, row.lengths is None, *(leaf.shape for _, leaf in leaves(params))
-    if key not in USES:
+    used = USES.get(key)
+    if used is None:
         if len(USES) >= 256:
             USES.clear()
-        USES[key] = count_uses(net, params, row)
-    return USES[key].copy()
+        used = USES[key] = count_uses(net, params, row)
+    return used.copy()
 
 
 def count_uses(net: Layer, params: Any, row: Batch) -> Counter:

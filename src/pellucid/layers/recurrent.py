@@ -76,12 +76,9 @@ class Recurrent(Layer):
         raise NotImplementedError
 
     def cell_backward(
-        self, xp: Any, back: Array, gates: tuple[Array, ...], before: tuple[Array, ...], after: tuple[Array, ...], flow: tuple[Array, ...]
+        self, xp: Any, W_hhT: Array, gates: tuple[Array, ...], before: tuple[Array, ...], after: tuple[Array, ...], flow: tuple[Array, ...]
     ) -> tuple[Array, tuple[Array, ...]]:
-        """One step backwards: from the flow into the state after, the flow da and the flow into the state before.
-
-        `back` is W_hhᵀ.
-        """
+        """One step backwards: from the flow into the state after, the flow da and the flow into the state before."""
         raise NotImplementedError
 
     def product_flow(self, xp: Any, gates: tuple[Array, ...], da: Array) -> Array:
@@ -158,7 +155,7 @@ class Recurrent(Layer):
         xp = ops.xp
         x, start, states, gates, there = cache
         before = tuple(shift(xp, s, after, self.reverse) for s, after in zip(start, states, strict=True))
-        flow, back = tuple(xp.zeros_like(s) for s in start), ops.transposed(p["W_hh"])
+        flow, W_hhT = tuple(xp.zeros_like(s) for s in start), ops.transposed(p["W_hh"])
         if self.outputs == "last":
             flow, dy = (dy, *flow[1:]), None
         else:
@@ -168,7 +165,7 @@ class Recurrent(Layer):
             dy, gates, before, after, there = now
             if dy is not None:
                 flow = (flow[0] + dy, *flow[1:])
-            da, down = self.cell_backward(xp, back, gates, before, after, flow)
+            da, down = self.cell_backward(xp, W_hhT, gates, before, after, flow)
             return choose(xp, there, down, flow), choose(xp, there, (da,), (xp.zeros_like(da),))[0]
 
         _, da = ops.scan(step, flow, (dy, gates, before, states, there), reverse=not self.reverse, by_rows=True)
@@ -268,10 +265,10 @@ class RNN(Recurrent):
         z = a + h @ p["W_hh"]  # (batch, units) @ (units, units)
         return (self.activation.g(xp, z),), (z,)
 
-    def cell_backward(self, xp, back, gates, before, after, flow):
+    def cell_backward(self, xp, W_hhT, gates, before, after, flow):
         ((z,), (h,), (dh,)) = gates, after, flow
         dz = dh * self.activation.derivative(xp, z, h)
-        return dz, (dz @ back,)
+        return dz, (dz @ W_hhT,)
 
     def step_formulas(self):
         g, slope = (re.sub(r"\bz\b", "z_t", re.sub(r"\by\b", "h_t", side)) for side in self.activation.shown)
@@ -322,13 +319,13 @@ class LSTM(Recurrent):
         c = f * c + i * g
         return (o * xp.tanh(c), c), (i, f, g, o)
 
-    def cell_backward(self, xp, back, gates, before, after, flow):
+    def cell_backward(self, xp, W_hhT, gates, before, after, flow):
         (i, f, g, o), (_, c_before), (_, c), (dh, dc) = gates, before, after, flow
         t = xp.tanh(c)
         dc = dc + dh * o * (1 - t * t)
         dz = [dc * g * i * (1 - i), dc * c_before * f * (1 - f), dc * i * (1 - g * g), dh * t * o * (1 - o)]
         da = xp.concatenate(dz, axis=-1)
-        return da, (da @ back, dc * f)
+        return da, (da @ W_hhT, dc * f)
 
     def step_formulas(self):
         gates = [f"{gate}_t = {'tanh' if gate == 'g' else 'σ'}({self.affine(gate)})" for gate in self.gates]
@@ -373,11 +370,11 @@ class GRU(Recurrent):
         n = xp.tanh(a_n + r * s)
         return ((1 - u) * n + u * h,), (r, u, n, s)
 
-    def cell_backward(self, xp, back, gates, before, after, flow):
+    def cell_backward(self, xp, W_hhT, gates, before, after, flow):
         (r, u, n, s), (h_before,), (dh,) = gates, before, flow
         da_n = dh * (1 - u) * (1 - n * n)
         da = xp.concatenate([da_n * s * r * (1 - r), dh * (h_before - n) * u * (1 - u), da_n], axis=-1)
-        return da, (dh * u + self.product_flow(xp, gates, da) @ back,)
+        return da, (dh * u + self.product_flow(xp, gates, da) @ W_hhT,)
 
     def product_flow(self, xp, gates, da):
         m, r = self.units, gates[0]
