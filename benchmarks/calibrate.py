@@ -62,7 +62,7 @@ def measure(width: int, batch: int, hidden: int) -> dict[str, Any]:
     short = plan._replace(count=np.int32(1))
     on_numpy = lowest(lambda: numpy.train(model.net, model.loss, kind, state, data, short))
     began = time.process_time()
-    program = jax.train.lower(model.net, model.loss, kind, state, data, plan).compile()
+    program = jax.chunk.lower(model.net, model.loss, kind, state, data, plan).compile()
     compiling = time.process_time() - began
     state, data, *plans = jax.put((state, data, plan, short))
     long, once = (lowest(lambda p=p: program(jax.copy(state), data, p)[1].block_until_ready()) for p in plans)

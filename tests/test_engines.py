@@ -101,7 +101,7 @@ def test_a_chunk_is_one_loop_and_leaves_the_state_before_it_alone():
     state = jax_engine.put(state)
     plan = Plan(*plan_of(np.arange(101), 16), np.full(7, 0.1, np.float32), np.int32(7))
     args = model.net, model.loss, pc.SGD(0.1).kind(), state, batch, plan
-    assert jax_engine.train.lower(*args).as_text().count("stablehlo.while") == 1
+    assert jax_engine.chunk.lower(*args).as_text().count("stablehlo.while") == 1
     new, _, _ = jax_engine.train(*args)
     assert not np.array_equal(new.params["W"], state.params["W"])
     np.testing.assert_array_equal(state.params["W"], model.params["W"])
@@ -346,6 +346,6 @@ def test_weights_are_updated_where_they_lie():
     rows = np.zeros((50, 16), np.int32)
     plan = Plan(rows, np.full(50, 16, np.int32), np.full(50, 0.1, np.float32), np.int32(50))
     batch = Batch(np.zeros((16, 6), np.float32), np.zeros(16, np.int32), np.ones(16, np.float32))
-    text = engine.train.lower(model.net, model.loss, optimizer.kind(), state, batch, plan).compile().as_text()
+    text = engine.chunk.lower(model.net, model.loss, optimizer.kind(), state, batch, plan).compile().as_text()
     copies = re.findall(r"= f32\[48,56\]\S* copy\((\S+)\)", text)
     assert all("state_params" in source for source in copies), copies  # once, before the loop

@@ -91,9 +91,9 @@ def test_another_population_of_the_same_shapes_compiles_nothing():
         )
 
     fit(0.01)
-    before = engine.train._cache_size()
+    before = engine.chunk._cache_size()
     fit([0.02, 0.03, 0.04])
-    assert engine.train._cache_size() == before
+    assert engine.chunk._cache_size() == before
 
 
 @HOW
@@ -214,8 +214,8 @@ def test_how_far_ahead_follows_from_shapes_alone():
     for epochs in (1, 3, 40):
         model = pc.Network(pc.Linear(5) >> pc.Tanh() >> pc.Linear(3), (4,), "softmax_cross_entropy")
         model.fit(X, Y, epochs=epochs, engine="jax", progress=False)
-        assert before in (None, engine.train._cache_size())
-        before = engine.train._cache_size()
+        assert before in (None, engine.chunk._cache_size())
+        before = engine.chunk._cache_size()
 
 
 def test_data_sets_that_differ_in_one_value_are_told_apart():

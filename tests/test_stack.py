@@ -207,10 +207,10 @@ def test_a_watched_stack_is_one_program_and_members_of_a_population_learn_the_sa
         def epoch_end(self, run):
             heard.append(run.epoch)
 
-    heard, before, net, optimizer = [], engine.train._cache_size(), chain(DENSE, 7), pc.Adam(0.01)
+    heard, before, net, optimizer = [], engine.chunk._cache_size(), chain(DENSE, 7), pc.Adam(0.01)
     watched = fitted(net, optimizer, epochs=5, callbacks=[Listener()])
     assert heard == [1, 2, 3, 4, 5]
-    assert engine.train._cache_size() == before + 1
+    assert engine.chunk._cache_size() == before + 1
     X, y = rows()
     for how in ("batched", "threads"):
         population = pc.Population(net, (WIDTH,), "softmax_cross_entropy", seed=range(2), optimizer=optimizer, dtype="float64")
@@ -240,7 +240,7 @@ def test_the_program_does_not_grow_with_depth(monkeypatch):
         batch = model.as_batch(*rows())
         plan = Plan(*plan_of(np.arange(ROWS), 8), np.full(3, 0.01, np.float32), np.int32(3))
         state = engine.stack(net, optimizer, engine.put(state), batch, 8)
-        counts.append(engine.train.lower(net, model.loss, optimizer.kind(), state, batch, plan).as_text().count("\n"))
+        counts.append(engine.chunk.lower(net, model.loss, optimizer.kind(), state, batch, plan).as_text().count("\n"))
         assert jax.tree.structure(engine.get(state).params) == jax.tree.structure(model.params)
     unstacked, *stacked = counts
     assert stacked[0] == stacked[1] < unstacked / 4

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from .engines import has_gpu, has_jax
+from .engines import cores, has_gpu, has_jax
 from .engines.numpy import one_blas_thread
 from .engines.together import Meeting
 from .layers.base import Layer
@@ -253,11 +252,6 @@ def fit_all(fits: list[Callable[[], Any]], how: str, threads: int | None = None,
         except KeyboardInterrupt:
             meeting.stop()
             return [future.exception() or future.result() for future in futures]
-
-
-def cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextlib.contextmanager

@@ -31,8 +31,8 @@ if with_glass:
     model.fit(X, y, epochs=2, engine="numpy", progress=False, callbacks=[pc.Doctor(report=False), pc.FlightRecorder()])
 make().fit(X, y, epochs=2, engine="numpy", progress=False)  # what is done once per process is done now
 jax_engine, calls = get_engine("jax"), []
-compiled = jax_engine.train
-jax_engine.train = lambda *args: (calls.append(args), compiled(*args))[1]
+compiled = jax_engine.chunk
+jax_engine.chunk = lambda *args: (calls.append(args), compiled(*args))[1]
 make().fit(X, y, epochs=1, engine="jax", progress=False)
 print(compiled.lower(*calls[0]).as_text())
 count = 0

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..settings import did_you_mean
 
-__all__ = ["get_engine", "has_gpu", "has_jax"]
+__all__ = ["cores", "get_engine", "has_gpu", "has_jax"]
 
 NAMES = ("numpy", "jax")
 
@@ -35,6 +35,11 @@ def get_engine(name: str) -> Any:
         raise ImportError("engine='jax' needs the package jax, which cannot be imported here. Use engine='numpy', or install jax.")
     engine = importlib.import_module(f".{name}", __name__)
     return LOCAL.wrap(engine) if LOCAL.wrap else engine
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def has_jax() -> bool:

@@ -16,7 +16,7 @@ from jax.experimental.layout import Layout, with_layout_constraint
 
 from ..layers.base import Layer
 from ..training.step import Batch, all_finite, evaluation_step, gradients, training_step
-from . import jax_conv
+from . import jax_conv, jax_parts
 from . import stack as stacks
 from .cache import keep_programs
 from .jax_conv import on_cpu
@@ -177,21 +177,31 @@ def stack(net: Any, optimizer: Any, state: Any, data: Batch, size: int) -> Any:
     return stacks.stack(JaxOps, net, optimizer, state, batch)
 
 
-def batch_of(data: Batch, plan: Any, i: Any) -> Batch:
-    """The i-th mini-batch of the plan; rows beyond its size get weight zero."""
+def batch_of(data: Batch, plan: Any, i: Any, first: Any = 0, size: int | None = None) -> Batch:
+    """The i-th mini-batch of the plan, or `size` rows of it from the `first` on; rows that it does not have get weight zero."""
     rows = lax.dynamic_index_in_dim(plan.rows, i, keepdims=False)
+    places = jnp.arange(size or rows.shape[0], dtype=jnp.int32)
+    if size is not None:
+        places = places + first
+        rows = jnp.take(rows, places, mode="clip")
     batch: Batch = jax.tree.map(lambda a: jnp.take(a, rows, axis=0, mode="clip"), data)
-    there = jnp.arange(rows.shape[0], dtype=jnp.int32) < plan.sizes[i]
-    batch = batch._replace(weight=jnp.where(there, batch.weight, 0))
+    batch = batch._replace(weight=jnp.where(places < plan.sizes[i], batch.weight, 0))
     if on_cpu():
         return batch
     target, weight = lax.optimization_barrier((batch.target, batch.weight))  # or every kernel that needs them gathers them again
     return batch._replace(target=target, weight=weight)
 
 
-@functools.partial(jax.jit, static_argnames=("net", "loss", "optimizer"), compiler_options=OPTIONS)
 def train(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: Any) -> tuple[Any, Any, Any]:
-    """Run the plan's training steps; returns the new state, one row of sums per step, and whether all is finite.
+    """Run the plan's training steps; returns the new state, one row of sums per step, and whether all is finite."""
+    cut = on_cpu() and not is_stacked(state.params)
+    rows = jax_parts.rows_of_part(net, optimizer, state.params, data, plan.rows.shape[1]) if cut else 0
+    return jax_parts.train(net, loss, optimizer, state, data, plan, rows) if rows else chunk(net, loss, optimizer, state, data, plan)
+
+
+@functools.partial(jax.jit, static_argnames=("net", "loss", "optimizer"), compiler_options=OPTIONS)
+def chunk(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: Any) -> tuple[Any, Any, Any]:
+    """The plan's training steps as one program.
 
     The number of steps is data, not shape: a short last chunk runs in the program of the full ones.
     """

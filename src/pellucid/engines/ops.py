@@ -37,6 +37,7 @@ class Ops:
     """
 
     xp: Any
+    first: Any = None  # where these rows are a part of a mini-batch: the place of the first
 
     def __init__(self, training: bool = False, seed: Any = 0, step: Any = 0, weight: Any = None, lengths: Any = None) -> None:
         self.training, self.seed, self.step, self.weight, self.lengths = training, seed, step, weight, lengths
@@ -96,7 +97,10 @@ class Ops:
         xp = self.xp
         seed, step = (xp.asarray(v).astype(xp.uint32).reshape(1) for v in (self.seed, self.step))
         place = xp.full((1,), zlib.crc32(repr(self.path[1:]).encode()), dtype=xp.uint32)
-        bits = counter_hash(xp, [seed, place, step, xp.arange(size, dtype=xp.uint32)])
+        positions = xp.arange(size, dtype=xp.uint32)
+        if self.first is not None:
+            positions = positions + xp.asarray(self.first * (size // shape[0])).astype(xp.uint32)
+        bits = counter_hash(xp, [seed, place, step, positions])
         return ((bits >> 8).astype(xp.float32) * 2.0**-24).reshape(shape)
 
     def mask(self, positions: int) -> Any:

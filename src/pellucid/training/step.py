@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from ..tree import at, leaves, with_parts
 
-__all__ = ["Batch", "Gradients", "State", "all_finite", "evaluation_step", "gradients", "training_step"]
+__all__ = ["Batch", "Gradients", "State", "all_finite", "evaluation_step", "gradients", "sums", "training_step", "updated"]
 
 
 class Batch(NamedTuple):
@@ -57,13 +57,18 @@ def gradients(ops: Any, net: Any, loss: Any, params: Any, batch: Batch, wrt_inpu
 
 
 def training_step(Ops: Any, net: Any, loss: Any, optimizer: Any, state: State, batch: Batch, rate: Any) -> tuple[State, tuple[Any, ...]]:
-    """One update of every parameter from old values, all at once (N40)."""
+    """Gradients and update; returns the new state and the step's sums."""
     ops = Ops(training=True, seed=state.seed, step=state.step, weight=batch.weight, lengths=batch.lengths)
     g = gradients(ops, net, loss, state.params, batch)
-    value, grads = optimizer.penalise(ops, state.params, g.loss, g.params, state.numbers)
+    state, value = updated(ops, optimizer, state, g.loss, g.params, rate)
+    return state, sums(ops, loss, value, g.weight, g.y, batch.target)
+
+
+def updated(ops: Any, optimizer: Any, state: State, value: Any, grads: Any, rate: Any) -> tuple[State, Any]:
+    """One update of every parameter from old values, all at once (N40); also the loss with the optimizer's penalty."""
+    value, grads = optimizer.penalise(ops, state.params, value, grads, state.numbers)
     params, slots = optimizer.update(ops, state.params, grads, state.slots, state.numbers, rate, state.step + 1)
-    params = write_back(params, ops.kept)
-    return State(params, slots, state.numbers, state.step + 1, state.seed), sums(ops, loss, value, g.weight, g.y, batch.target)
+    return State(write_back(params, ops.kept), slots, state.numbers, state.step + 1, state.seed), value
 
 
 def evaluation_step(Ops: Any, net: Any, loss: Any, params: Any, batch: Batch) -> tuple[Any, ...]:

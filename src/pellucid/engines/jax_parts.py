@@ -1,0 +1,123 @@
+"""Training steps on several cores: parts of a mini-batch go through a recurrent network side by side.
+
+XLA shares out the work of one large operation. A recurrent layer is hundreds of small ones, each waiting for the one
+before it, which keep a single core busy. But rows do not wait for each other: here a mini-batch is cut into parts, each core
+takes some of them forward and backward, and a step ends with the sum of their gradients. Programs that one thread starts
+run one after the other, so each core has a thread that starts its own; none of them waits, results are handed on before they are there.
+
+How a batch is cut depends on shapes alone: on any number of cores, and in a population, the same numbers are added up in
+the same order.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from ..layers.base import Layer
+from ..layers.normalise import BatchNorm
+from ..layers.recurrent import Recurrent
+from ..optimizers import Optimizer
+from ..training.step import Batch, all_finite, gradients, sums, updated
+from ..tree import leaves, map_leaves
+from . import LOCAL, cores
+from .choose import JAX, remembered_uses
+
+__all__ = ["rows_of_part", "train"]
+
+# Measured on two cores: fewer rows in a part gain nothing; a part that takes less time is not worth its start; and an
+# array of so many weights, which a core's cache does not hold, is better read once for all rows.
+ROWS, SECONDS, LARGE = 16, 0.7e-3, 2**20
+
+
+def rows_of_part(net: Layer, optimizer: Any, params: Any, data: Batch, size: int) -> int:
+    """How many rows of a batch of `size` each part has; 0 where it is not cut."""
+    if not is_recurrent(net) or not is_by_rows(net) or type(optimizer).penalise is not Optimizer.penalise:
+        return 0
+    row = Batch(*(a if a is None else np.asarray(a)[:1] for a in data))
+    seconds = 6 * size * JAX["scan"] * remembered_uses(net, map_leaves(np.asarray, params), row)["scan"]
+    parts = min(math.ceil(size / ROWS), int(seconds / SECONDS)) // 2 * 2  # so that two cores, or four, have equal shares
+    return math.ceil(size / parts) if parts and all(leaf.size < LARGE for _, leaf in leaves(params)) else 0
+
+
+@functools.lru_cache(256)
+def is_recurrent(net: Layer) -> bool:
+    return net.work == "scan" or any(map(is_recurrent, net.children))
+
+
+@functools.lru_cache(256)
+def is_by_rows(net: Layer) -> bool:
+    """Whether it is known that every row goes through the network by itself: of a user's own layer it is not."""
+    if isinstance(net, Recurrent):  # also a user's own: its contract says so
+        return not net.streams
+    known = type(net).__module__.startswith(f"{PACKAGE}.") and not isinstance(net, BatchNorm)
+    return known and all(map(is_by_rows, net.children))
+
+
+PACKAGE = Layer.__module__.rpartition(".")[0]
+
+
+def train(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: Any, rows: int) -> tuple[Any, Any, Any]:
+    """As the engine's `train`, with `rows` rows in a part."""
+    from .jax import precision, settings
+
+    context = functools.partial(precision, data.weight.dtype, settings.jax_default_matmul_precision)
+    sizes, table = np.asarray(plan.sizes), jnp.zeros((len(plan.rows), 2 + len(loss.scores)), data.weight.dtype)
+    lanes = starters()[: math.ceil(plan.rows.shape[1] / rows)] if LOCAL.fits == 1 else []  # of many fits, each has a core already
+    width = max(1, len(lanes))
+
+    def some(params: Any, step: Any, i: int, first: int) -> list[Any]:
+        there = range(first, math.ceil(int(sizes[i]) / rows), width)
+        with context():
+            return [part(net, loss, rows, params, state.seed, step, data, plan, np.array([i, k], np.int32)) for k in there]
+
+    for i in range(int(plan.count)):
+        shares = [lane.submit(some, state.params, state.step, i, first) for first, lane in enumerate(lanes)]
+        found = [share.result() for share in shares] or [some(state.params, state.step, i, 0)]
+        in_order = [found[k % width][k // width] for k in range(sum(map(len, found)))]
+        state, table = joined(optimizer, state, in_order, plan.rates, np.int32(i), table)
+    return state, table, finite(table, state.params)
+
+
+@functools.cache
+def starters() -> list[ThreadPoolExecutor]:
+    """A thread for every core that starts its programs."""
+    return [ThreadPoolExecutor(1, "pellucid-part") for _ in range(cores())]
+
+
+@functools.partial(jax.jit, static_argnames=("net", "loss", "rows"))
+def part(net: Any, loss: Any, rows: int, params: Any, seed: Any, step: Any, data: Batch, plan: Any, place: Any) -> tuple[Any, Any]:
+    """The gradients of one part of a mini-batch, times its weight, and its row of sums. Its place: which step, which part."""
+    from .jax import JaxOps, batch_of
+
+    i, k = place
+    batch = batch_of(data, plan, i, k * rows, rows)
+    ops = JaxOps(training=True, seed=seed, step=step, weight=batch.weight, lengths=batch.lengths)
+    ops.first = k * rows
+    g = gradients(ops, net, loss, params, batch)
+    row = jnp.stack(sums(ops, loss, g.loss, g.weight, g.y, batch.target))
+    return jax.tree.map(lambda a: a * row[0], g.params), row
+
+
+@functools.partial(jax.jit, static_argnames=("optimizer",))
+def joined(optimizer: Any, state: Any, parts: list[Any], rates: Any, i: Any, table: Any) -> tuple[Any, Any]:
+    """The update that ends a step, from the gradients of all parts."""
+    from .jax import JaxOps
+
+    row = sum(row for _, row in parts)
+    total, value = row[0], row[1] / row[0]
+    grads = jax.tree.map(lambda *g: sum(g) / total, *(g for g, _ in parts))
+    state, value = updated(JaxOps(training=True), optimizer, state, value, grads, rates[i])
+    return state, lax.dynamic_update_index_in_dim(table, row.at[1].set(value * total), i, 0)
+
+
+@jax.jit
+def finite(*trees: Any) -> Any:
+    return all_finite(jnp, *trees)

@@ -1,0 +1,180 @@
+"""Training steps whose rows go through a recurrent network in parts, side by side (engines/jax_parts.py)."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import jax
+import numpy as np
+import pytest
+
+import pellucid as pc
+from pellucid.engines import jax_parts
+from pellucid.training.step import Batch
+
+pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="a GPU shares rows out by itself")
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(45, 6, 3))
+Y = RNG.integers(0, 4, 45)
+LENGTHS = RNG.integers(1, 7, 45)
+NET = pc.LSTM(5) >> pc.Linear(4)
+
+
+@pytest.fixture
+def cut(monkeypatch):
+    """Also the small networks of these tests are cut: batches of 14 rows into four parts of 4, 4, 4 and 2."""
+    monkeypatch.setattr(jax_parts, "ROWS", 4)
+    monkeypatch.setattr(jax_parts, "SECONDS", 1e-12)
+
+
+@pytest.fixture
+def whole(monkeypatch):
+    """Returns a function that turns cutting off, and one that counts how often it was done."""
+    seen = []
+    train = jax_parts.train
+    monkeypatch.setattr(jax_parts, "train", lambda *args: seen.append(args[-1]) or train(*args))
+    return lambda: monkeypatch.setattr(jax_parts, "ROWS", 10**9), seen
+
+
+def fitted(net, x=X, y=Y, optimizer=None, **options):
+    model = pc.Network(net, x.shape[1:], "softmax_cross_entropy", dtype="float64", seed=3)
+    more = {"epochs": 3, "batch_size": 14, "optimizer": optimizer or pc.Adam(0.02), "engine": "jax", "progress": False}
+    model.fit(x, y, **more | options)
+    return model
+
+
+def assert_same(one, other, **tolerance):
+    for name, value in other.parameters.items():
+        np.testing.assert_allclose(one.parameters[name], value, err_msg=name, **tolerance)
+    for name in ("loss", "accuracy"):
+        np.testing.assert_allclose(one.history[name], other.history[name], **tolerance)
+
+
+@pytest.mark.parametrize(
+    ("net", "options"),
+    [
+        (pc.RNN(5) >> pc.Linear(4), {}),
+        (NET, {"optimizer": pc.SGD(0.1, momentum=0.9, weight_decay=0.01, clip_norm=0.3)}),
+        (pc.GRU(5, bidirectional=True) >> pc.Linear(4), {}),
+        (pc.LSTM(5, outputs="every") >> pc.GlobalAvgPool() >> pc.Linear(4), {"lengths": LENGTHS}),
+        (pc.RNN(5, outputs="every") >> pc.Dropout(0.4) >> pc.GRU(4, reverse=True) >> pc.Dropout(0.2) >> pc.Linear(4), {}),
+        (pc.Penalty(pc.RNN(5), l1=0.01, l2=0.1) >> pc.LayerNorm() >> pc.Linear(4), {}),
+        (pc.Frozen(pc.RNN(5, outputs="every")) >> pc.RNN(5) >> pc.Linear(4), {"sample_weight": np.arange(45.0)}),
+        (NET, {"sample_weight": np.repeat([0.0, 1.0, 3.0], 15), "order": "given"}),
+    ],
+)
+def test_parts_add_up_to_the_whole(cut, whole, net, options):
+    """Compared with the program that takes all rows at once, in float64; the last batch of 45 rows has 3, in one part."""
+    off, seen = whole
+    parts = fitted(net, **options)
+    assert set(seen) == {4}
+    off()
+    count = len(seen)
+    assert_same(parts, fitted(net, **options), rtol=1e-9, atol=1e-11)
+    assert len(seen) == count
+
+
+def test_parts_agree_with_numpy(cut, whole):
+    """Also in what dropout drops: the numbers follow the place of a row in its mini-batch."""
+    net = pc.RNN(5) >> pc.Dropout(0.5) >> pc.Linear(4)
+    assert_same(fitted(net), fitted(net, engine="numpy"), rtol=1e-9, atol=1e-11)
+    assert whole[1]
+
+
+def test_sequences_of_labels(cut, whole):
+    off, seen = whole
+    net, labels = pc.GRU(5, outputs="every") >> pc.Linear(4), RNG.integers(0, 4, (45, 6))
+    parts = fitted(net, y=labels, lengths=LENGTHS)
+    assert seen
+    off()
+    assert_same(parts, fitted(net, y=labels, lengths=LENGTHS), rtol=1e-9, atol=1e-11)
+
+
+def test_any_number_of_cores_and_any_member_of_a_population_compute_the_same_bits(cut, whole, monkeypatch):
+    models = []
+    for cores in (1, 2, 3):
+        lanes = [ThreadPoolExecutor(1) for _ in range(cores)]
+        monkeypatch.setattr(jax_parts, "starters", lambda lanes=lanes: lanes)
+        models.append(fitted(NET))
+    population = pc.Population(NET, (6, 3), "softmax_cross_entropy", dtype="float64", seed=3, optimizer="adam", learning_rate=[0.02, 0.1])
+    population.fit(X, Y, epochs=3, batch_size=14, engine="jax", how="threads", progress=False)
+    for other in (*models[1:], population[0]):
+        assert_same(other, models[0], rtol=0, atol=0)
+
+
+def test_a_fit_that_fails_tells_the_place(cut, whole):
+    off, seen = whole
+
+    def error():
+        with pytest.raises(pc.NonFiniteError) as caught:
+            fitted(pc.RNN(5, activation=pc.ReLU()) >> pc.Linear(4), optimizer=pc.SGD(1e200))
+        return str(caught.value)
+
+    told = error()
+    assert seen
+    off()
+    assert told == error()
+
+
+def test_float32_and_precision_are_the_callers(cut, whole):
+    model = pc.Network(NET, (6, 3), "softmax_cross_entropy")
+    model.fit(X.astype("f4"), Y, epochs=2, batch_size=14, engine="jax", precision="bfloat16", progress=False)
+    assert whole[1]
+    assert {value.dtype for value in model.parameters.values()} == {np.dtype("f4")}
+
+
+class Centred(pc.Layer):
+    """A user's own layer whose rows depend on each other."""
+
+    def build(self, rng, shape):
+        return {}, shape
+
+    def forward(self, ops, p, x):
+        return x - x.mean(0), None
+
+    def backward(self, ops, p, cache, dy, wrt_input=True):
+        return dy - dy.mean(0), {}
+
+
+class Mine(pc.RNN):
+    """A user's own recurrent layer: its cell takes every row by itself."""
+
+
+class Penalised(pc.SGD):
+    """A user's own optimizer that adds something to the loss."""
+
+    def penalise(self, ops, params, value, grads, numbers):
+        return value + 1.0, grads
+
+
+def rows_of_part(net, optimizer, size, x=X):
+    params = pc.Network(net, x.shape[1:], "softmax_cross_entropy").params
+    return jax_parts.rows_of_part(net, optimizer, params, Batch(x, Y, np.ones(len(x))), size)
+
+
+def test_only_what_is_known_to_go_row_by_row_is_cut(cut):
+    sgd = pc.SGD(0.1)
+    assert rows_of_part(NET, sgd, 14) == 4
+    assert rows_of_part(Mine(5) >> pc.Linear(4), sgd, 14) == 4
+    assert rows_of_part(NET, sgd, 4) == 0
+    assert rows_of_part(NET, Penalised(0.1), 14) == 0
+    assert rows_of_part(pc.Flatten() >> pc.Linear(4), sgd, 14) == 0
+    assert rows_of_part(pc.RNN(5) >> Centred() >> pc.Linear(4), sgd, 14) == 0
+    assert rows_of_part(pc.RNN(5) >> pc.BatchNorm() >> pc.Linear(4), sgd, 14) == 0
+    assert rows_of_part(pc.RNN(5, streams=14) >> pc.Linear(4), sgd, 14) == 0
+
+
+def test_only_what_takes_long_enough_is_cut():
+    """By shapes alone; the largest array of weights must fit into a core's cache."""
+    x, sgd = np.zeros((1, 64, 32)), pc.SGD(0.1)
+    sizes = {16: 0, 17: 9, 32: 16, 48: 24, 50: 13, 128: 16}
+    assert {size: rows_of_part(pc.RNN(128) >> pc.Linear(10), sgd, size, x) for size in sizes} == sizes
+    assert rows_of_part(pc.RNN(32) >> pc.Linear(10), sgd, 32, x) == 0
+    assert rows_of_part(pc.LSTM(512) >> pc.Linear(10), sgd, 32, x) == 0
+
+
+def test_one_program_serves_all_parts_and_steps(cut, whole):
+    net = pc.LSTM(6) >> pc.Linear(4)
+    before = jax_parts.part._cache_size()
+    fitted(net)
+    fitted(net, epochs=5, optimizer=pc.Adam(0.5))
+    assert jax_parts.part._cache_size() - before == 1
