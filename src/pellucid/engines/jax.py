@@ -48,7 +48,7 @@ def options() -> dict[str, Any] | None:
 OPTIONS = options()
 
 # On a GPU: training steps in a loop of fixed length, in one turn of it, how many there are when they are short; steps of a scan in one turn
-BLOCK, UNROLL, MANY, SCAN = 32, 4, 256, 32
+BLOCK, UNROLL, MANY, SCAN = 32, 4, 256, 16
 LARGE = 512  # rows and columns of a large matrix
 
 
