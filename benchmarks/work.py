@@ -22,7 +22,7 @@ class Work:
 
     mlp    inputs - hidden - … - classes, ReLU between them
     conv   pixels × pixels × 1, then for every size a 3×3 convolution ("same"), ReLU, 2×2 average pooling; linear to the classes
-    rnn    a sequence of inputs, tanh units, the last output, linear to the classes
+    rnn    a sequence of inputs, tanh units, the last output, linear to the classes; lstm is the same with gates
     """
 
     shape: tuple[int, ...]  # of one row of data
@@ -51,8 +51,9 @@ class Work:
     def label(self) -> str:
         if self.kind == "conv":
             names = ["×".join(map(str, self.shape)), *(f"conv {c}" for c in self.hidden), str(self.classes)]
-        elif self.kind == "rnn":
-            names = [f"{self.shape[0]} steps of {self.shape[1]}", *(f"{u} tanh" for u in self.hidden), str(self.classes)]
+        elif self.kind in ("rnn", "lstm"):
+            units = "tanh" if self.kind == "rnn" else "LSTM"
+            names = [f"{self.shape[0]} steps of {self.shape[1]}", *(f"{u} {units}" for u in self.hidden), str(self.classes)]
         else:
             sizes = self.sizes if len(self.sizes) < 6 else (*self.sizes[:2], "…", self.sizes[-1])
             return f"{'-'.join(map(str, sizes))}, batch {self.batch}"
@@ -67,8 +68,8 @@ def conv(batch: int, rows: int, **more: int | str) -> Work:
     return Work((28, 28, 1), (16, 32), 10, batch, rows, kind="conv", **more)
 
 
-def rnn(length: int, rows: int, **more: int | str) -> Work:
-    return Work((length, 32), (128,), 10, 32, rows, kind="rnn", **more)
+def rnn(length: int, rows: int, kind: str = "rnn", **more: int | str) -> Work:
+    return Work((length, 32), (128,), 10, 32, rows, kind=kind, **more)
 
 
 WORKS: dict[str, Work] = {
@@ -78,11 +79,13 @@ WORKS: dict[str, Work] = {
     "digits": mlp(784, 512, 256, 10, batch=128, rows=2560, steps=4_000),
     "conv": conv(64, rows=640, steps=4_000),
     "rnn": rnn(64, rows=640, steps=4_000),
+    "lstm": rnn(64, rows=320, kind="lstm", steps=4_000),
     "gpu-tiny": mlp(30, 64, 64, 4, batch=32, rows=32_000, group="gpu", steps=100_000),
     "gpu-digits": mlp(784, 512, 256, 10, batch=128, rows=25_600, group="gpu", steps=4_000),
     "gpu-wide": mlp(784, 4096, 4096, 10, batch=1024, rows=40_960, group="gpu", steps=2_000),
     "gpu-conv": conv(128, rows=12_800, group="gpu", steps=4_000),
     "gpu-rnn": rnn(64, rows=3200, group="gpu", steps=4_000),
+    "gpu-lstm": rnn(64, rows=3200, kind="lstm", group="gpu", steps=4_000),
     **{f"batch-{n}": mlp(100, 256, 256, 10, batch=n, rows=max(8 * n, 256), group="batch", at=n) for n in (1, 8, 64, 512, 4096)},
     **{
         f"width-{n}": mlp(n, n, n, 10, batch=64, rows=64 * max(8, min(20, 5120 // n)), group="width", at=n)

@@ -21,7 +21,7 @@ def load(monkeypatch):
     return importlib.import_module
 
 
-@pytest.mark.parametrize("name", ["tiny", "conv", "rnn"])
+@pytest.mark.parametrize("name", ["tiny", "conv", "rnn", "lstm"])
 def test_all_peers_train_networks_of_the_same_size(load, name):
     import jax
 

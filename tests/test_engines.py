@@ -10,7 +10,9 @@ import pytest
 
 import pellucid as pc
 from pellucid.engines import get_engine
+from pellucid.engines import numpy as numpy_engine
 from pellucid.engines.choose import choose_engine, predict_work
+from pellucid.engines.numpy import NumpyOps
 from pellucid.training.loop import Plan
 from pellucid.training.step import Batch, State
 
@@ -349,3 +351,50 @@ def test_weights_are_updated_where_they_lie():
     text = engine.chunk.lower(model.net, model.loss, optimizer.kind(), state, batch, plan).compile().as_text()
     copies = re.findall(r"= f32\[48,56\]\S* copy\((\S+)\)", text)
     assert all("state_params" in source for source in copies), copies  # once, before the loop
+
+
+@pytest.mark.parametrize(
+    ("net", "shape"),
+    [
+        (pc.LSTM(5, outputs="every") >> pc.GRU(4, reverse=True) >> pc.Linear(3), (7, 2)),
+        (pc.Conv2d(3) >> pc.ReLU() >> pc.MaxPool2d() >> pc.Flatten() >> pc.Linear(3), (6, 6, 1)),
+        (pc.Linear(4) >> pc.ReLU() >> pc.Linear(3), (5,)),
+    ],
+)
+def test_images_and_sequences_are_predicted_on_all_cores(net, shape, monkeypatch):
+    """In blocks of rows, on threads; the outputs are those of one pass over all rows, which remembers everything."""
+    model, x = pc.Network(net, shape, "half_squared_error", dtype="float64"), np.random.default_rng(0).normal(size=(1000, *shape))
+    monkeypatch.setattr(numpy_engine, "cores", lambda: 3)
+    threads = set()
+    forward = numpy_engine.forward
+    monkeypatch.setattr(numpy_engine, "forward", lambda *args: threads.add(threading.current_thread().name) or forward(*args))
+    whole = NumpyOps(weight=np.ones(len(x))).forward(model.net, model.params, x, "net")[0]
+    np.testing.assert_allclose(model.predict(x), whole, rtol=1e-12, atol=1e-14)
+    assert (threads == {threading.current_thread().name}) == (len(shape) == 1)
+    loss = model.evaluate(x, np.zeros_like(whole))["loss"]
+    np.testing.assert_allclose(loss, (whole**2).sum(1).mean() / 2, rtol=1e-12)
+
+
+def test_a_pass_that_nobody_goes_back_keeps_no_steps():
+    layer, x = pc.LSTM(5), np.ones((2, 7, 3))
+    params, _ = layer.build(np.random.default_rng(0), (7, 3))
+    for ops, kept in ((NumpyOps(), (2, 4)), (numpy_engine.Predicting(), (0, 0))):
+        _, (_, _, states, gates, _) = ops.forward(layer, params, x, "net")
+        assert (len(states), len(gates)) == kept
+
+
+def test_the_limit_on_blas_threads_ends_with_its_last_user():
+    """Whoever came first may leave first: predictions in several threads of a server."""
+
+    def threads():
+        return [library["num_threads"] for library in numpy_engine.blas().info() if library["user_api"] == "blas"]
+
+    before = threads()
+    first, second = numpy_engine.one_blas_thread(), numpy_engine.one_blas_thread()
+    first.__enter__()
+    second.__enter__()
+    assert set(threads()) == {1}
+    first.__exit__(None, None, None)
+    assert set(threads()) == {1}
+    second.__exit__(None, None, None)
+    assert threads() == before

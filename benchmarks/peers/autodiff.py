@@ -47,14 +47,28 @@ def rnn(params: Any, x: Any) -> Any:
     return lax.scan(step, jnp.zeros_like(z[0]), z)[0]
 
 
+def lstm(params: Any, x: Any) -> Any:
+    (W_xh, b), (W_hh, _), _ = params
+
+    def step(state: Any, z: Any) -> Any:
+        h, c = state
+        i, f, g, o = jnp.split(z + h @ W_hh, 4, axis=-1)
+        c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+        return (jax.nn.sigmoid(o) * jnp.tanh(c), c), None
+
+    z = jnp.swapaxes(x @ W_xh + b, 0, 1)
+    zero = jnp.zeros((z.shape[1], len(W_hh)), z.dtype)
+    return lax.scan(step, (zero, zero), z)[0][0]
+
+
 def parameters(work: Work) -> list[Any]:
     if work.kind == "conv":
         channels, pixels = (1, *work.hidden), work.shape[0] // 2 ** len(work.hidden)
         kernels = [weights(3, 3, c, d) for c, d in zip(channels, work.hidden, strict=False)]
         return [*kernels, weights(pixels**2 * channels[-1], work.classes)]
-    if work.kind == "rnn":
-        (units,) = work.hidden
-        return [weights(work.shape[1], units), weights(units, units), weights(units, work.classes)]
+    if work.kind in ("rnn", "lstm"):
+        (units,), blocks = work.hidden, 1 if work.kind == "rnn" else 4
+        return [weights(work.shape[1], blocks * units), weights(units, blocks * units), weights(units, work.classes)]
     return [weights(n, m) for n, m in zip(work.sizes, work.sizes[1:], strict=False)]
 
 
@@ -64,7 +78,7 @@ def variants(work: Work) -> list[tuple[str, ...]]:
 
 def prepare(work: Work, X: Any, y: Any, way: str = "") -> Trainer:
     only(not work.gpu or jax.default_backend() == "gpu", "jax has no GPU here")
-    body = {"mlp": mlp, "conv": conv, "rnn": rnn}[work.kind]
+    body = {"mlp": mlp, "conv": conv, "rnn": rnn, "lstm": lstm}[work.kind]
     x, y, params, values = jnp.asarray(X), jnp.asarray(y, jnp.int32), parameters(work), None
 
     def loss(params: Any, x: Any, y: Any) -> Any:

@@ -18,8 +18,8 @@ def network(work: Work) -> pc.Layer:
     if work.kind == "conv":
         layers = [layer for units in work.hidden for layer in (pc.Conv2d(units), pc.ReLU(), pc.AvgPool2d())]
         return pc.Chain(*layers, pc.Flatten(), pc.Linear(work.classes))
-    if work.kind == "rnn":
-        return pc.Chain(*map(pc.RNN, work.hidden), pc.Linear(work.classes))
+    if work.kind in ("rnn", "lstm"):
+        return pc.Chain(*map(pc.RNN if work.kind == "rnn" else pc.LSTM, work.hidden), pc.Linear(work.classes))
     layers = [layer for units in work.hidden for layer in (pc.Linear(units), pc.ReLU())]
     return pc.Chain(*layers, pc.Linear(work.classes))
 

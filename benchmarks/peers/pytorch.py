@@ -30,9 +30,9 @@ def network(work: Work) -> nn.Module:
         pairs = zip(channels, work.hidden, strict=False)
         layers = [layer for c, d in pairs for layer in (nn.Conv2d(c, d, 3, padding="same"), nn.ReLU(), nn.AvgPool2d(2))]
         return nn.Sequential(*layers, nn.Flatten(), nn.Linear(pixels**2 * channels[-1], work.classes))
-    if work.kind == "rnn":
-        (units,) = work.hidden
-        return nn.Sequential(nn.RNN(work.shape[1], units, batch_first=True), Last(), nn.Linear(units, work.classes))
+    if work.kind in ("rnn", "lstm"):
+        (units,), layer = work.hidden, nn.RNN if work.kind == "rnn" else nn.LSTM
+        return nn.Sequential(layer(work.shape[1], units, batch_first=True), Last(), nn.Linear(units, work.classes))
     layers = [layer for pair in zip(work.sizes, work.sizes[1:], strict=False) for layer in (nn.Linear(*pair), nn.ReLU())]
     return nn.Sequential(*layers[:-1])
 

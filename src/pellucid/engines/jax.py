@@ -115,6 +115,12 @@ class JaxOps(Ops):
     overlap_add = staticmethod(jax_conv.overlap_add)
 
 
+class Predicting(JaxOps):
+    """A forward pass that nobody goes back."""
+
+    remembers = False
+
+
 @contextlib.contextmanager
 def precision(dtype: Any, products: str | None = None) -> Iterator[None]:
     """A context in which arrays of `dtype` keep their precision; `products` is that of matrix products (None: as the device likes)."""
@@ -226,7 +232,7 @@ def evaluate(net: Any, loss: Any, params: Any, data: Batch, plan: Any) -> Any:
         net, params = params.net, params.tree
 
     def step(i: Any, sums: Any) -> Any:
-        row = evaluation_step(JaxOps, net, loss, params, batch_of(data, plan, i))
+        row = evaluation_step(Predicting, net, loss, params, batch_of(data, plan, i))
         return lax.dynamic_update_index_in_dim(sums, jnp.stack(row), i, 0)
 
     sums = jnp.zeros((plan.rows.shape[0], 2 + len(loss.scores)), dtype=data.weight.dtype)
@@ -252,7 +258,7 @@ def repeat(count: Any, most: int, step: Any, carry: Any) -> Any:
 @functools.partial(jax.jit, static_argnames=("net",))
 def forward(net: Any, params: Any, x: Any, weight: Any = None, lengths: Any = None) -> Any:
     """The network's output."""
-    return JaxOps(weight=weight, lengths=lengths).forward(net, params, x, "net")[0]
+    return Predicting(weight=weight, lengths=lengths).forward(net, params, x, "net")[0]
 
 
 @functools.partial(jax.jit, static_argnames=("net", "loss"))

@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +17,7 @@ from ..layers.activations import ReLU
 from ..layers.linear import Linear
 from ..training.step import Batch, all_finite, evaluation_step, gradients, training_step
 from ..tree import at, is_buffer, leaves, map_leaves, with_parts
-from . import numpy_conv
+from . import cores, numpy_conv
 from .ops import Ops
 
 __all__ = ["NumpyOps"]
@@ -64,6 +67,7 @@ class Predicting(NumpyOps):
     Any other call in between means that somebody else may see that output, too; then it stays as it is.
     """
 
+    remembers = False
     fresh: Any = None
 
     def forward(self, layer, p, x, key):
@@ -179,9 +183,39 @@ def keep_freed_memory() -> None:
     np.empty(2**25 - 2**16, np.uint8)
 
 
-def one_blas_thread() -> Any:
-    """A context in which NumPy's products wake no second thread: it goes on spinning and takes a core from whoever else computes."""
-    return blas().limit(limits=1, user_api="blas")
+@contextlib.contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """A context in which NumPy's products wake no second thread: it goes on spinning and takes a core from whoever else computes.
+
+    The limit holds for the process: the first one in sets it, the last one out takes it back.
+    """
+    with LIMIT.lock:
+        LIMIT.users += 1
+        if LIMIT.users == 1:
+            LIMIT.held = blas().limit(limits=1, user_api="blas")
+    try:
+        yield
+    finally:
+        with LIMIT.lock:
+            LIMIT.users -= 1
+            if LIMIT.users == 0:
+                LIMIT.held.restore_original_limits()
+
+
+LIMIT = SimpleNamespace(lock=threading.Lock(), users=0, held=None)
+
+
+def of_blocks(x: Any, function: Callable[[Any], Any], items: list[Any]) -> list[Any]:
+    """The function of every item, each of which stands for a block of the rows x.
+
+    Images and sequences (rows of several axes) are computed on a thread for each core, because there products, which share
+    themselves out among cores, are not all of the work.
+    """
+    threads = min(cores(), len(items))
+    if threads == 1 or x.ndim <= 2:
+        return list(map(function, items))
+    with one_blas_thread(), ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(function, items))
 
 
 @functools.cache
@@ -194,13 +228,12 @@ def blas() -> Any:
 
 def evaluate(net: Any, loss: Any, params: Any, data: Batch, plan: Any) -> np.ndarray:
     """Run the plan's batches forward; returns one row of sums per batch."""
-    with np.errstate(all="ignore"):
-        return np.array(
-            [
-                evaluation_step(NumpyOps, net, loss, params, gather(data, rows[:size]))
-                for rows, size in zip(plan.rows[: plan.count], plan.sizes, strict=False)
-            ]
-        )
+
+    def batch(i: int) -> tuple[Any, ...]:
+        with np.errstate(all="ignore"):
+            return evaluation_step(Predicting, net, loss, params, gather(data, plan.rows[i, : plan.sizes[i]]))
+
+    return np.array(of_blocks(data.x, batch, list(range(plan.count))))
 
 
 def gather(data: Batch, rows: np.ndarray) -> Batch:

@@ -37,6 +37,7 @@ class Ops:
     """
 
     xp: Any
+    remembers: bool = True  # whether somebody may go back through this pass, or look at it
     first: Any = None  # where these rows are a part of a mini-batch: the place of the first
 
     def __init__(self, training: bool = False, seed: Any = 0, step: Any = 0, weight: Any = None, lengths: Any = None) -> None:

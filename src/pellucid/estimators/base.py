@@ -210,6 +210,8 @@ def binarizer_of(y: Any) -> LabelBinarizer:
 class Cast:
     """Rows in another precision, converted block by block as they are asked for."""
 
+    ndim = 2
+
     def __init__(self, rows: Any, dtype: Any) -> None:
         self.rows, self.dtype = rows, dtype
 

@@ -138,14 +138,17 @@ class Recurrent(Layer):
             a, there = now
             after, gates = self.cell(xp, p, a, before)
             after = choose(xp, there, after, before)
-            return after, (after, gates)
+            if ops.remembers:
+                return after, (after, gates)
+            return after, (after[:1] if self.outputs == "every" else (), ())
 
         end, (states, gates) = ops.scan(step, start, (a, there), reverse=self.reverse, by_rows=True)
         if self.streams and ops.training:
             for name, value in zip(self.state, end, strict=True):
                 ops.keep(CARRIED + name, value)
-        for name, value in zip((*self.state, *self.gates), (*states, *gates), strict=True):
-            ops.note(name, xp.swapaxes(value, 0, 1))
+        if ops.remembers:
+            for name, value in zip((*self.state, *self.gates), (*states, *gates), strict=True):
+                ops.note(name, xp.swapaxes(value, 0, 1))
         y = end[0] if self.outputs == "last" else xp.swapaxes(states[0], 0, 1)
         return y, (x, start, states, gates, there)
 
