@@ -1,5 +1,7 @@
 """Training steps whose rows go through a recurrent network in parts, side by side (engines/jax_parts.py)."""
 
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
@@ -89,6 +91,64 @@ def test_sequences_of_labels(cut, whole):
     assert_same(parts, fitted(net, y=labels, lengths=LENGTHS), rtol=1e-9, atol=1e-11)
 
 
+def test_parts_in_which_no_position_has_a_weight(cut, whole):
+    """A row too short for a convolution has no output: parts made of such rows count nothing."""
+    off, seen = whole
+    net = pc.Conv1d(4, 3, padding="valid") >> pc.RNN(5, outputs="every") >> pc.Linear(4)
+    options = {"y": RNG.integers(0, 4, (45, 4)), "lengths": np.where(np.arange(45) % 4 == 0, 6, 2), "epochs": 10, "batch_size": 15}
+    parts = fitted(net, **options)
+    assert seen
+    off()
+    assert_same(parts, fitted(net, **options), rtol=1e-9, atol=1e-11)
+
+
+def test_an_optimizer_finds_seed_step_and_weights(cut, whole):
+    off, seen = whole
+    options = {"optimizer": Langevin(0.5), "sample_weight": np.arange(1.0, 46.0)}
+    parts = fitted(NET, **options)
+    assert seen
+    off()
+    assert_same(parts, fitted(NET, **options), rtol=1e-9, atol=1e-11)
+
+
+def test_weights_of_rows_may_be_tiny(cut, whole):
+    off, seen = whole
+
+    def loss():
+        model = pc.Network(NET, (6, 3), "softmax_cross_entropy")
+        model.fit(X.astype("f4"), Y, epochs=3, batch_size=14, engine="jax", sample_weight=np.full(45, 1e-36), progress=False)
+        return model.history["loss"]
+
+    parts = loss()
+    assert seen
+    off()
+    np.testing.assert_allclose(parts, loss(), rtol=1e-5)
+
+
+def test_a_fit_in_a_thread_goes_on_when_the_script_has_ended():
+    """Python then takes no more work for its pools of threads."""
+    program = """
+import threading, time
+import numpy as np, pellucid as pc
+X, y = np.zeros((64, 64, 32), "f4"), np.arange(64) % 4
+def fit(epochs, **more):
+    model = pc.Network(pc.RNN(128) >> pc.Linear(4), (64, 32), "softmax_cross_entropy")
+    model.fit(X, y, epochs=epochs, batch_size=32, engine="jax", progress=False, **more)
+    model.predict(np.zeros((600, 64, 32), "f4"))
+def work():
+    main = threading.main_thread()
+    while main.is_alive():
+        time.sleep(0.01)
+    fit(2, callbacks=lambda run: None)
+    fit(2)
+    print("done")
+fit(1)
+threading.Thread(target=work).start()
+"""
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert told.stdout.strip() == "done", told.stderr
+
+
 def test_any_number_of_cores_and_any_member_of_a_population_compute_the_same_bits(cut, whole, monkeypatch):
     models = []
     for cores in (1, 2, 3):
@@ -139,6 +199,24 @@ class Mine(pc.RNN):
     """A user's own recurrent layer: its cell takes every row by itself."""
 
 
+class Noisy(pc.RNN):
+    """A user's own recurrent layer that does something beside its cell."""
+
+    def forward(self, ops, p, x):
+        return super().forward(ops, p | {"W_hh": p["W_hh"] * ops.uniform(p["W_hh"].shape)}, x)
+
+
+class Across(pc.SoftmaxCrossEntropy):
+    """A user's own loss, in which rows may depend on each other."""
+
+
+class Langevin(pc.SGD):
+    """A user's own optimizer that draws random numbers and looks at the weights of the rows."""
+
+    def rule(self, ops, p, g, slots, n, rate, t):
+        return (p - rate * (g + 0.1 * (ops.uniform(g.shape) - 0.5) / ops.weight.sum()),)
+
+
 class Penalised(pc.SGD):
     """A user's own optimizer that adds something to the loss."""
 
@@ -146,9 +224,9 @@ class Penalised(pc.SGD):
         return value + 1.0, grads
 
 
-def rows_of_part(net, optimizer, size, x=X):
-    params = pc.Network(net, x.shape[1:], "softmax_cross_entropy").params
-    return jax_parts.rows_of_part(net, optimizer, params, Batch(x, Y, np.ones(len(x))), size)
+def rows_of_part(net, optimizer, size, x=X, loss="softmax_cross_entropy"):
+    model = pc.Network(net, x.shape[1:], loss)
+    return jax_parts.rows_of_part(net, model.loss, optimizer, model.params, Batch(x, Y, np.ones(len(x))), size)
 
 
 def test_only_what_is_known_to_go_row_by_row_is_cut(cut):
@@ -156,6 +234,8 @@ def test_only_what_is_known_to_go_row_by_row_is_cut(cut):
     assert rows_of_part(NET, sgd, 14) == 4
     assert rows_of_part(Mine(5) >> pc.Linear(4), sgd, 14) == 4
     assert rows_of_part(NET, sgd, 4) == 0
+    assert rows_of_part(NET, sgd, 14, loss=Across()) == 0
+    assert rows_of_part(Noisy(5) >> pc.Linear(4), sgd, 14) == 0
     assert rows_of_part(NET, Penalised(0.1), 14) == 0
     assert rows_of_part(pc.Flatten() >> pc.Linear(4), sgd, 14) == 0
     assert rows_of_part(pc.RNN(5) >> Centred() >> pc.Linear(4), sgd, 14) == 0

@@ -244,12 +244,12 @@ class Network:
     def outputs(self, x: np.ndarray, params: Any, lengths: Any = None, size: int = 8192) -> np.ndarray:
         """Outputs for checked rows, in batches that keep memory small."""
         engine, weight = get_engine("numpy"), np.ones(len(x), self.dtype)
-        size = rows_at_once(self.net, x, size if x.ndim <= 2 else 256)  # the latter measured on images and sequences
+        size = rows_at_once(self.net, x, 256 if engine.is_shared(self.net, x) else size)
 
         def block(c: slice) -> np.ndarray:
             return engine.forward(self.net, params, x[c], weight[c], None if lengths is None else lengths[c])
 
-        parts = engine.of_blocks(x, block, [slice(i, i + size) for i in range(0, len(x), size)])
+        parts = engine.of_blocks(self.net, x, block, [slice(i, i + size) for i in range(0, len(x), size)])
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     @friendly

@@ -8,11 +8,13 @@ import importlib.util
 import os
 import shutil
 import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from typing import Any
 
 from ..settings import did_you_mean
 
-__all__ = ["cores", "get_engine", "has_gpu", "has_jax"]
+__all__ = ["cores", "get_engine", "has_gpu", "has_jax", "started"]
 
 NAMES = ("numpy", "jax")
 
@@ -40,6 +42,16 @@ def get_engine(name: str) -> Any:
 def cores() -> int:
     """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def started(pool: Executor, function: Callable[..., Any], *args: Any) -> Future[Any]:
+    """The function's future result; done here and now if Python is ending and its pools take no more work."""
+    try:
+        return pool.submit(function, *args)
+    except RuntimeError:
+        done: Future[Any] = Future()
+        done.set_result(function(*args))
+        return done
 
 
 def has_jax() -> bool:

@@ -201,7 +201,7 @@ def batch_of(data: Batch, plan: Any, i: Any, first: Any = 0, size: int | None = 
 def train(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: Any) -> tuple[Any, Any, Any]:
     """Run the plan's training steps; returns the new state, one row of sums per step, and whether all is finite."""
     cut = on_cpu() and not is_stacked(state.params)
-    rows = jax_parts.rows_of_part(net, optimizer, state.params, data, plan.rows.shape[1]) if cut else 0
+    rows = jax_parts.rows_of_part(net, loss, optimizer, state.params, data, plan.rows.shape[1]) if cut else 0
     return jax_parts.train(net, loss, optimizer, state, data, plan, rows) if rows else chunk(net, loss, optimizer, state, data, plan)
 
 

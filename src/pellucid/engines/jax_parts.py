@@ -23,11 +23,11 @@ from jax import lax
 
 from ..layers.base import Layer
 from ..layers.normalise import BatchNorm
-from ..layers.recurrent import Recurrent
+from ..layers.recurrent import Recurrent, is_recurrent
 from ..optimizers import Optimizer
 from ..training.step import Batch, all_finite, gradients, sums, updated
 from ..tree import leaves, map_leaves
-from . import LOCAL, cores
+from . import LOCAL, cores, started
 from .choose import JAX, remembered_uses
 
 __all__ = ["rows_of_part", "train"]
@@ -37,31 +37,29 @@ __all__ = ["rows_of_part", "train"]
 ROWS, SECONDS, LARGE = 16, 0.7e-3, 2**20
 
 
-def rows_of_part(net: Layer, optimizer: Any, params: Any, data: Batch, size: int) -> int:
+def rows_of_part(net: Layer, loss: Any, optimizer: Any, params: Any, data: Batch, size: int) -> int:
     """How many rows of a batch of `size` each part has; 0 where it is not cut."""
-    if not is_recurrent(net) or not is_by_rows(net) or type(optimizer).penalise is not Optimizer.penalise:
+    plain = type(optimizer).penalise is Optimizer.penalise and is_ours(loss)
+    if not plain or not is_recurrent(net) or not is_by_rows(net):
         return 0
     row = Batch(*(a if a is None else np.asarray(a)[:1] for a in data))
-    seconds = 6 * size * JAX["scan"] * remembered_uses(net, map_leaves(np.asarray, params), row)["scan"]
+    shapes = map_leaves(lambda a: np.broadcast_to(np.zeros((), a.dtype), a.shape), params)  # the numbers may not be there yet
+    seconds = 6 * size * JAX["scan"] * remembered_uses(net, shapes, row)["scan"]
     parts = min(math.ceil(size / ROWS), int(seconds / SECONDS)) // 2 * 2  # so that two cores, or four, have equal shares
     return math.ceil(size / parts) if parts and all(leaf.size < LARGE for _, leaf in leaves(params)) else 0
 
 
 @functools.lru_cache(256)
-def is_recurrent(net: Layer) -> bool:
-    return net.work == "scan" or any(map(is_recurrent, net.children))
-
-
-@functools.lru_cache(256)
 def is_by_rows(net: Layer) -> bool:
     """Whether it is known that every row goes through the network by itself: of a user's own layer it is not."""
-    if isinstance(net, Recurrent):  # also a user's own: its contract says so
-        return not net.streams
-    known = type(net).__module__.startswith(f"{PACKAGE}.") and not isinstance(net, BatchNorm)
-    return known and all(map(is_by_rows, net.children))
+    if isinstance(net, Recurrent):  # also a user's own that has but a cell: a cell takes every row by itself
+        return not net.streams and (type(net).forward, type(net).backward) == (Recurrent.forward, Recurrent.backward)
+    return is_ours(net) and not isinstance(net, BatchNorm) and all(map(is_by_rows, net.children))
 
 
-PACKAGE = Layer.__module__.rpartition(".")[0]
+def is_ours(thing: Any) -> bool:
+    """Whether its class is one of this library's."""
+    return type(thing).__module__.partition(".")[0] == __name__.partition(".")[0]
 
 
 def train(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: Any, rows: int) -> tuple[Any, Any, Any]:
@@ -79,10 +77,10 @@ def train(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: An
             return [part(net, loss, rows, params, state.seed, step, data, plan, np.array([i, k], np.int32)) for k in there]
 
     for i in range(int(plan.count)):
-        shares = [lane.submit(some, state.params, state.step, i, first) for first, lane in enumerate(lanes)]
+        shares = [started(lane, some, state.params, state.step, i, first) for first, lane in enumerate(lanes)]
         found = [share.result() for share in shares] or [some(state.params, state.step, i, 0)]
         in_order = [found[k % width][k // width] for k in range(sum(map(len, found)))]
-        state, table = joined(optimizer, state, in_order, plan.rates, np.int32(i), table)
+        state, table = joined(optimizer, state, in_order, data._replace(x=None, target=None), plan, np.int32(i), table)
     return state, table, finite(table, state.params)
 
 
@@ -94,7 +92,7 @@ def starters() -> list[ThreadPoolExecutor]:
 
 @functools.partial(jax.jit, static_argnames=("net", "loss", "rows"))
 def part(net: Any, loss: Any, rows: int, params: Any, seed: Any, step: Any, data: Batch, plan: Any, place: Any) -> tuple[Any, Any]:
-    """The gradients of one part of a mini-batch, times its weight, and its row of sums. Its place: which step, which part."""
+    """The mean gradients of one part of a mini-batch, and its row of sums. Its place: which step, which part."""
     from .jax import JaxOps, batch_of
 
     i, k = place
@@ -103,19 +101,22 @@ def part(net: Any, loss: Any, rows: int, params: Any, seed: Any, step: Any, data
     ops.first = k * rows
     g = gradients(ops, net, loss, params, batch)
     row = jnp.stack(sums(ops, loss, g.loss, g.weight, g.y, batch.target))
-    return jax.tree.map(lambda a: a * row[0], g.params), row
+    there = row[0] > 0  # rows too short for a strided layer have no position with a weight, and no mean
+    return jax.tree.map(lambda a: jnp.where(there, a, 0), g.params), jnp.where(there, row, 0)
 
 
 @functools.partial(jax.jit, static_argnames=("optimizer",))
-def joined(optimizer: Any, state: Any, parts: list[Any], rates: Any, i: Any, table: Any) -> tuple[Any, Any]:
-    """The update that ends a step, from the gradients of all parts."""
-    from .jax import JaxOps
+def joined(optimizer: Any, state: Any, parts: list[Any], data: Batch, plan: Any, i: Any, table: Any) -> tuple[Any, Any]:
+    """The update that ends a step, from the gradients of all parts and the weights of all rows."""
+    from .jax import JaxOps, batch_of
 
     row = sum(row for _, row in parts)
-    total, value = row[0], row[1] / row[0]
-    grads = jax.tree.map(lambda *g: sum(g) / total, *(g for g, _ in parts))
-    state, value = updated(JaxOps(training=True), optimizer, state, value, grads, rates[i])
-    return state, lax.dynamic_update_index_in_dim(table, row.at[1].set(value * total), i, 0)
+    shares = [one[0] / row[0] for _, one in parts]
+    grads = jax.tree.map(lambda *g: sum(a * share for a, share in zip(g, shares, strict=True)), *(g for g, _ in parts))
+    batch = batch_of(data, plan, i)
+    ops = JaxOps(training=True, seed=state.seed, step=state.step, weight=batch.weight, lengths=batch.lengths)
+    state, value = updated(ops, optimizer, state, row[1] / row[0], grads, plan.rates[i])
+    return state, lax.dynamic_update_index_in_dim(table, row.at[1].set(value * row[0]), i, 0)
 
 
 @jax.jit

@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 
 from ..layers.activations import ReLU
+from ..layers.base import Layer
 from ..layers.linear import Linear
+from ..layers.recurrent import is_recurrent
 from ..training.step import Batch, all_finite, evaluation_step, gradients, training_step
 from ..tree import at, is_buffer, leaves, map_leaves, with_parts
 from . import cores, numpy_conv
@@ -190,9 +192,9 @@ def one_blas_thread() -> Iterator[None]:
     The limit holds for the process: the first one in sets it, the last one out takes it back.
     """
     with LIMIT.lock:
-        LIMIT.users += 1
-        if LIMIT.users == 1:
+        if LIMIT.users == 0:
             LIMIT.held = blas().limit(limits=1, user_api="blas")
+        LIMIT.users += 1
     try:
         yield
     finally:
@@ -203,16 +205,21 @@ def one_blas_thread() -> Iterator[None]:
 
 
 LIMIT = SimpleNamespace(lock=threading.Lock(), users=0, held=None)
+MOST = 8  # blocks at a time: each takes memory
 
 
-def of_blocks(x: Any, function: Callable[[Any], Any], items: list[Any]) -> list[Any]:
-    """The function of every item, each of which stands for a block of the rows x.
+def is_shared(net: Layer, x: Any) -> bool:
+    """Whether blocks of the rows x are worth a thread each: of images and sequences, where products, which BLAS shares out, are not all."""
+    return x.ndim > 2 or is_recurrent(net)
 
-    Images and sequences (rows of several axes) are computed on a thread for each core, because there products, which share
-    themselves out among cores, are not all of the work.
+
+def of_blocks(net: Layer, x: Any, function: Callable[[Any], Any], items: list[Any]) -> list[Any]:
+    """The function of every item, each of which stands for a block of the rows x; on several cores where that is worth it.
+
+    Only for the main thread: others are several themselves, and the limit on BLAS is no matter of theirs alone.
     """
-    threads = min(cores(), len(items))
-    if threads == 1 or x.ndim <= 2:
+    threads = min(cores(), len(items), MOST) if threading.current_thread() is threading.main_thread() else 1
+    if threads == 1 or not is_shared(net, x):
         return list(map(function, items))
     with one_blas_thread(), ThreadPoolExecutor(threads) as pool:
         return list(pool.map(function, items))
@@ -233,7 +240,7 @@ def evaluate(net: Any, loss: Any, params: Any, data: Batch, plan: Any) -> np.nda
         with np.errstate(all="ignore"):
             return evaluation_step(Predicting, net, loss, params, gather(data, plan.rows[i, : plan.sizes[i]]))
 
-    return np.array(of_blocks(data.x, batch, list(range(plan.count))))
+    return np.array(of_blocks(net, data.x, batch, list(range(plan.count))))
 
 
 def gather(data: Batch, rows: np.ndarray) -> Batch:

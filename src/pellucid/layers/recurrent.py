@@ -132,13 +132,13 @@ class Recurrent(Layer):
         if self.bias:
             a = a + p["b"]
         there = None if ops.lengths is None else ops.mask(x.shape[0]).T[..., None] > 0  # (T, batch, 1)
-        start = self.begin(ops, p, a)
+        start, remembers = self.begin(ops, p, a), ops.remembers or type(self).forward is not Recurrent.forward
 
         def step(before: Any, now: Any) -> Any:
             a, there = now
             after, gates = self.cell(xp, p, a, before)
             after = choose(xp, there, after, before)
-            if ops.remembers:
+            if remembers:
                 return after, (after, gates)
             return after, (after[:1] if self.outputs == "every" else (), ())
 
@@ -146,7 +146,7 @@ class Recurrent(Layer):
         if self.streams and ops.training:
             for name, value in zip(self.state, end, strict=True):
                 ops.keep(CARRIED + name, value)
-        if ops.remembers:
+        if remembers:
             for name, value in zip((*self.state, *self.gates), (*states, *gates), strict=True):
                 ops.note(name, xp.swapaxes(value, 0, 1))
         y = end[0] if self.outputs == "last" else xp.swapaxes(states[0], 0, 1)
@@ -398,6 +398,12 @@ class GRU(Recurrent):
             ("da", "dv"),
             ["dc = Σ_t Σ dn_t ⊙ r_t"] * self.bias,
         )
+
+
+@functools.lru_cache(256)
+def is_recurrent(net: Layer) -> bool:
+    """Whether one of its layers goes step by step."""
+    return net.work == "scan" or any(map(is_recurrent, net.children))
 
 
 def choose(xp: Any, there: Any, new: tuple[Array, ...], old: tuple[Array, ...]) -> tuple[Array, ...]:

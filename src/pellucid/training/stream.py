@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from ..engines import started
 from ..engines.numpy import gather
 from .step import Batch
 
@@ -41,9 +42,9 @@ def ahead(items: Generator[Item], context: Callable[[], AbstractContextManager[A
 
     try:
         with ThreadPoolExecutor(1) as pool:
-            coming = pool.submit(following)
+            coming = started(pool, following)
             while (item := coming.result()) is not end:
-                coming = pool.submit(following)
+                coming = started(pool, following)
                 yield item
     finally:
         items.close()
