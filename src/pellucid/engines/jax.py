@@ -15,6 +15,7 @@ from jax import lax
 from jax.experimental.layout import Layout, with_layout_constraint
 
 from ..layers.base import Layer
+from ..layers.recurrent import is_recurrent
 from ..training.step import Batch, all_finite, evaluation_step, gradients, training_step
 from . import jax_conv, jax_parts
 from . import stack as stacks
@@ -104,7 +105,8 @@ class JaxOps(Ops):
     def loop(self, function, carry, xs, reverse, by_rows):
         if by_rows and not (on_cpu() or self.derived) and (found := scan_rows(function, carry, xs, reverse)):
             return found
-        return lax.scan(function, carry, xs, reverse=reverse, unroll=1 if on_cpu() else SCAN)
+        steps = len(jax.tree.leaves(xs)[0])  # four turns at least: XLA writes a single one out, and takes four times as long for it
+        return lax.scan(function, carry, xs, reverse=reverse, unroll=1 if on_cpu() else max(1, min(SCAN, steps // 4)))
 
     def add_rows(self, values, rows, count):
         return jnp.zeros((count, *values.shape[1:]), values.dtype).at[rows].add(values)
@@ -221,7 +223,8 @@ def chunk(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: An
         return state, lax.dynamic_update_index_in_dim(sums, jnp.stack(row), i, 0)
 
     sums = jnp.zeros((plan.rows.shape[0], 2 + len(loss.scores)), dtype=data.weight.dtype)
-    state, sums = repeat(plan.count, len(plan.rows), step, (state, sums))
+    several = UNROLL if len(plan.rows) >= MANY and not is_recurrent(net) else 1
+    state, sums = repeat(plan.count, step, (state, sums), several)
     return jax.tree.unflatten(form, jax.tree.leaves(state)), sums, all_finite(jnp, sums, state.params)
 
 
@@ -236,17 +239,17 @@ def evaluate(net: Any, loss: Any, params: Any, data: Batch, plan: Any) -> Any:
         return lax.dynamic_update_index_in_dim(sums, jnp.stack(row), i, 0)
 
     sums = jnp.zeros((plan.rows.shape[0], 2 + len(loss.scores)), dtype=data.weight.dtype)
-    return repeat(plan.count, len(plan.rows), step, sums)
+    return repeat(plan.count, step, sums)
 
 
-def repeat(count: Any, most: int, step: Any, carry: Any) -> Any:
-    """``carry = step(i, carry)`` for each i below `count`, which is data and `most` at most.
+def repeat(count: Any, step: Any, carry: Any, unroll: int = 1) -> Any:
+    """``carry = step(i, carry)`` for each i below `count`, which is data.
 
-    After each turn of such a loop a GPU waits for the host (13 µs on an H200), so there it goes on in blocks of fixed length.
+    After each turn of such a loop a GPU waits for the host (13 µs on an H200), so there it goes on in blocks of fixed length,
+    `unroll` steps in a turn of theirs.
     """
     done = 0
     if not on_cpu():
-        unroll = UNROLL if most >= MANY else 1
 
         def block(j: Any, carry: Any) -> Any:
             return lax.fori_loop(0, BLOCK, lambda i, carry: step(j * BLOCK + i, carry), carry, unroll=unroll)
