@@ -369,7 +369,8 @@ def draw_bars(axis: Any, works: dict[str, Any], place: str) -> None:
     ticks = [tick for tick in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200) if low <= tick <= high]
     axis.set_yticks(ticks, [f"{tick:g}×" for tick in ticks])
     axis.yaxis.grid(True)
-    labels = ["\n".join([name, *(textwrap.fill(part, 26) for part in work["label"].split(", "))]) for name, work in works.items()]
+    letters = 150 // len(works)  # there is room for
+    labels = ["\n".join([name, *(textwrap.fill(part, letters) for part in work["label"].split(", "))]) for name, work in works.items()]
     axis.set_xticks(range(len(works)), labels, fontsize=7.5)
     axis.tick_params(axis="x", length=0)
     axis.set_xlim(-0.55, len(works) - 0.45)

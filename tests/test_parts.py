@@ -19,6 +19,15 @@ X = RNG.normal(size=(45, 6, 3))
 Y = RNG.integers(0, 4, 45)
 LENGTHS = RNG.integers(1, 7, 45)
 NET = pc.LSTM(5) >> pc.Linear(4)
+LABELS = {"y": RNG.integers(0, 4, (45, 6)), "lengths": LENGTHS}  # one at every step
+SHORT = {"y": RNG.integers(0, 4, (45, 4)), "lengths": np.where(np.arange(45) % 4 == 0, 6, 2), "batch_size": 15, "epochs": 10}
+
+
+class Langevin(pc.SGD):
+    """A user's own optimizer that draws random numbers and looks at the weights of the rows."""
+
+    def rule(self, ops, p, g, slots, n, rate, t):
+        return (p - rate * (g + 0.1 * (ops.uniform(g.shape) - 0.5) / ops.weight.sum()),)
 
 
 @pytest.fixture
@@ -62,6 +71,10 @@ def assert_same(one, other, **tolerance):
         (pc.Penalty(pc.RNN(5), l1=0.01, l2=0.1) >> pc.LayerNorm() >> pc.Linear(4), {}),
         (pc.Frozen(pc.RNN(5, outputs="every")) >> pc.RNN(5) >> pc.Linear(4), {"sample_weight": np.arange(45.0)}),
         (NET, {"sample_weight": np.repeat([0.0, 1.0, 3.0], 15), "order": "given"}),
+        (NET, {"sample_weight": np.arange(1.0, 46.0), "optimizer": Langevin(0.5)}),
+        (pc.GRU(5, outputs="every") >> pc.Linear(4), LABELS),
+        # rows too short for the convolution have no output: parts made of such rows count nothing
+        (pc.Conv1d(4, 3, padding="valid") >> pc.RNN(5, outputs="every") >> pc.Linear(4), SHORT),
     ],
 )
 def test_parts_add_up_to_the_whole(cut, whole, net, options):
@@ -80,35 +93,6 @@ def test_parts_agree_with_numpy(cut, whole):
     net = pc.RNN(5) >> pc.Dropout(0.5) >> pc.Linear(4)
     assert_same(fitted(net), fitted(net, engine="numpy"), rtol=1e-9, atol=1e-11)
     assert whole[1]
-
-
-def test_sequences_of_labels(cut, whole):
-    off, seen = whole
-    net, labels = pc.GRU(5, outputs="every") >> pc.Linear(4), RNG.integers(0, 4, (45, 6))
-    parts = fitted(net, y=labels, lengths=LENGTHS)
-    assert seen
-    off()
-    assert_same(parts, fitted(net, y=labels, lengths=LENGTHS), rtol=1e-9, atol=1e-11)
-
-
-def test_parts_in_which_no_position_has_a_weight(cut, whole):
-    """A row too short for a convolution has no output: parts made of such rows count nothing."""
-    off, seen = whole
-    net = pc.Conv1d(4, 3, padding="valid") >> pc.RNN(5, outputs="every") >> pc.Linear(4)
-    options = {"y": RNG.integers(0, 4, (45, 4)), "lengths": np.where(np.arange(45) % 4 == 0, 6, 2), "epochs": 10, "batch_size": 15}
-    parts = fitted(net, **options)
-    assert seen
-    off()
-    assert_same(parts, fitted(net, **options), rtol=1e-9, atol=1e-11)
-
-
-def test_an_optimizer_finds_seed_step_and_weights(cut, whole):
-    off, seen = whole
-    options = {"optimizer": Langevin(0.5), "sample_weight": np.arange(1.0, 46.0)}
-    parts = fitted(NET, **options)
-    assert seen
-    off()
-    assert_same(parts, fitted(NET, **options), rtol=1e-9, atol=1e-11)
 
 
 def test_weights_of_rows_may_be_tiny(cut, whole):
@@ -208,13 +192,6 @@ class Noisy(pc.RNN):
 
 class Across(pc.SoftmaxCrossEntropy):
     """A user's own loss, in which rows may depend on each other."""
-
-
-class Langevin(pc.SGD):
-    """A user's own optimizer that draws random numbers and looks at the weights of the rows."""
-
-    def rule(self, ops, p, g, slots, n, rate, t):
-        return (p - rate * (g + 0.1 * (ops.uniform(g.shape) - 0.5) / ops.weight.sum()),)
 
 
 class Penalised(pc.SGD):
