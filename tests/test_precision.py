@@ -87,12 +87,12 @@ def test_wrong_use(options, message):
 
 
 # -------------------------------------------------------------------- what a GPU runs
-@pytest.mark.parametrize("most", [100, 300])
+@pytest.mark.parametrize("unroll", [1, JAX.UNROLL])
 @pytest.mark.parametrize("count", [0, 1, 31, 32, 33, 100])
-def test_loops_in_blocks_take_every_step_once_and_in_order(count, most, monkeypatch):
+def test_loops_in_blocks_take_every_step_once_and_in_order(count, unroll, monkeypatch):
     monkeypatch.setattr(JAX, "on_cpu", lambda: False)
     n = np.int32(count)
-    carry = jax.jit(lambda n: JAX.repeat(n, most, lambda i, c: c * 3 + i.astype(np.uint32), np.uint32(1)))(n)
+    carry = jax.jit(lambda n: JAX.repeat(n, lambda i, c: c * 3 + i.astype(np.uint32), np.uint32(1), unroll))(n)
     expected = 1
     for i in range(count):
         expected = (expected * 3 + i) % 2**32
