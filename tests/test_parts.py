@@ -160,10 +160,20 @@ def test_a_fit_that_fails_tells_the_place(cut, whole):
 
 
 def test_float32_and_precision_are_the_callers(cut, whole):
-    model = pc.Network(NET, (6, 3), "softmax_cross_entropy")
-    model.fit(X.astype("f4"), Y, epochs=2, batch_size=14, engine="jax", precision="bfloat16", progress=False)
-    assert whole[1]
-    assert {value.dtype for value in model.parameters.values()} == {np.dtype("f4")}
+    off, seen = whole
+
+    def losses(**options):
+        model = pc.Network(NET, (6, 3), "softmax_cross_entropy")
+        model.fit(X.astype("f4"), Y, epochs=2, batch_size=14, engine="jax", progress=False, **options)
+        assert {value.dtype for value in model.parameters.values()} == {np.dtype("f4")}
+        return model.history["loss"]
+
+    full, half = losses(), losses(precision="bfloat16")
+    assert len(set(full + half)) == 4
+    assert seen
+    off()
+    np.testing.assert_allclose(full, losses(), rtol=1e-6)
+    np.testing.assert_allclose(half, losses(precision="bfloat16"), rtol=1e-3)
 
 
 class Centred(pc.Layer):

@@ -28,6 +28,7 @@ from ..optimizers import Optimizer
 from ..training.step import Batch, all_finite, gradients, sums, updated
 from ..tree import leaves, map_leaves
 from . import LOCAL, cores, started
+from . import jax as engine
 from .choose import JAX, remembered_uses
 
 __all__ = ["rows_of_part", "train"]
@@ -64,23 +65,19 @@ def is_ours(thing: Any) -> bool:
 
 def train(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: Any, rows: int) -> tuple[Any, Any, Any]:
     """As the engine's `train`, with `rows` rows in a part."""
-    from .jax import precision, settings
-
-    context = functools.partial(precision, data.weight.dtype, settings.jax_default_matmul_precision)
+    context = functools.partial(engine.precision, data.weight.dtype, engine.settings.jax_default_matmul_precision)
     sizes, table = np.asarray(plan.sizes), jnp.zeros((len(plan.rows), 2 + len(loss.scores)), data.weight.dtype)
-    lanes = starters()[: math.ceil(plan.rows.shape[1] / rows)] if LOCAL.fits == 1 else []  # of many fits, each has a core already
-    width = max(1, len(lanes))
+    lanes = starters() if LOCAL.fits == 1 else []  # one of many fits has a core already
 
-    def some(params: Any, step: Any, i: int, first: int) -> list[Any]:
-        there = range(first, math.ceil(int(sizes[i]) / rows), width)
+    def one(state: Any, i: int, k: int) -> Any:
         with context():
-            return [part(net, loss, rows, params, state.seed, step, data, plan, np.array([i, k], np.int32)) for k in there]
+            return part(net, loss, rows, state.params, state.seed, state.step, data, plan, np.array([i, k], np.int32))
 
     for i in range(int(plan.count)):
-        shares = [started(lane, some, state.params, state.step, i, first) for first, lane in enumerate(lanes)]
-        found = [share.result() for share in shares] or [some(state.params, state.step, i, 0)]
-        in_order = [found[k % width][k // width] for k in range(sum(map(len, found)))]
-        state, table = joined(optimizer, state, in_order, data._replace(x=None, target=None), plan, np.int32(i), table)
+        places = range(math.ceil(int(sizes[i]) / rows))
+        shares = [started(lanes[k % len(lanes)], one, state, i, k) for k in places] if lanes else []
+        parts = [share.result() for share in shares] or [one(state, i, k) for k in places]
+        state, table = joined(optimizer, state, parts, data._replace(x=None, target=None), plan, np.int32(i), table)
     return state, table, finite(table, state.params)
 
 
@@ -93,11 +90,9 @@ def starters() -> list[ThreadPoolExecutor]:
 @functools.partial(jax.jit, static_argnames=("net", "loss", "rows"))
 def part(net: Any, loss: Any, rows: int, params: Any, seed: Any, step: Any, data: Batch, plan: Any, place: Any) -> tuple[Any, Any]:
     """The mean gradients of one part of a mini-batch, and its row of sums. Its place: which step, which part."""
-    from .jax import JaxOps, batch_of
-
     i, k = place
-    batch = batch_of(data, plan, i, k * rows, rows)
-    ops = JaxOps(training=True, seed=seed, step=step, weight=batch.weight, lengths=batch.lengths)
+    batch = engine.batch_of(data, plan, i, k * rows, rows)
+    ops = engine.JaxOps(training=True, seed=seed, step=step, weight=batch.weight, lengths=batch.lengths)
     ops.first = k * rows
     g = gradients(ops, net, loss, params, batch)
     row = jnp.stack(sums(ops, loss, g.loss, g.weight, g.y, batch.target))
@@ -108,13 +103,11 @@ def part(net: Any, loss: Any, rows: int, params: Any, seed: Any, step: Any, data
 @functools.partial(jax.jit, static_argnames=("optimizer",))
 def joined(optimizer: Any, state: Any, parts: list[Any], data: Batch, plan: Any, i: Any, table: Any) -> tuple[Any, Any]:
     """The update that ends a step, from the gradients of all parts and the weights of all rows."""
-    from .jax import JaxOps, batch_of
-
     row = sum(row for _, row in parts)
     shares = [one[0] / row[0] for _, one in parts]
     grads = jax.tree.map(lambda *g: sum(a * share for a, share in zip(g, shares, strict=True)), *(g for g, _ in parts))
-    batch = batch_of(data, plan, i)
-    ops = JaxOps(training=True, seed=state.seed, step=state.step, weight=batch.weight, lengths=batch.lengths)
+    batch = engine.batch_of(data, plan, i)
+    ops = engine.JaxOps(training=True, seed=state.seed, step=state.step, weight=batch.weight, lengths=batch.lengths)
     state, value = updated(ops, optimizer, state, row[1] / row[0], grads, plan.rates[i])
     return state, lax.dynamic_update_index_in_dim(table, row.at[1].set(value * row[0]), i, 0)
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..layers.base import Layer, Shape
-from ..layers.recurrent import CARRIED, Recurrent
+from ..layers.recurrent import CARRIED, Recurrent, is_recurrent
 from ..tree import flatten, unflatten
 from .data import as_array
 from .step import Batch
@@ -155,8 +155,8 @@ def steps_there(batch: Batch, outputs: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def rows_at_once(net: Layer, x: np.ndarray, size: int) -> int:
-    """Fewer rows of long sequences at a time: a recurrent layer remembers every step."""
-    return max(1, min(size, 2**15 // max(1, x.shape[1]))) if next(recurrent_layers(net), None) else size
+    """Fewer rows of long sequences at a time: a recurrent layer computes the input products of all steps at once."""
+    return max(1, min(size, 2**15 // max(1, x.shape[1]))) if is_recurrent(net) else size
 
 
 # -------------------------------------------------------------------- long texts
