@@ -204,7 +204,13 @@ def train(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: An
     """Run the plan's training steps; returns the new state, one row of sums per step, and whether all is finite."""
     cut = on_cpu() and not is_stacked(state.params)
     rows = jax_parts.rows_of_part(net, loss, optimizer, state.params, data, plan.rows.shape[1]) if cut else 0
-    return jax_parts.train(net, loss, optimizer, state, data, plan, rows) if rows else chunk(net, loss, optimizer, state, data, plan)
+    if not rows:
+        return chunk(net, loss, optimizer, state, data, plan)
+    if is_recurrent(net):
+        return jax_parts.train(net, loss, optimizer, state, data, plan, rows)
+    from .jax_fork import halves
+
+    return halves(net, loss, optimizer, state, data, plan)
 
 
 @functools.partial(jax.jit, static_argnames=("net", "loss", "optimizer"), compiler_options=OPTIONS)

@@ -29,7 +29,7 @@ from ..training.step import Batch, all_finite, gradients, sums, updated
 from ..tree import leaves, map_leaves
 from . import LOCAL, cores, started
 from . import jax as engine
-from .choose import JAX, remembered_uses
+from .choose import JAX, predict_work, remembered_uses
 
 __all__ = ["rows_of_part", "train"]
 
@@ -40,11 +40,13 @@ ROWS, SECONDS, LARGE = 16, 0.7e-3, 2**20
 
 def rows_of_part(net: Layer, loss: Any, optimizer: Any, params: Any, data: Batch, size: int) -> int:
     """How many rows of a batch of `size` each part has; 0 where it is not cut."""
-    plain = type(optimizer).penalise is Optimizer.penalise and is_ours(loss)
-    if not plain or not is_recurrent(net) or not is_by_rows(net):
+    plain = type(optimizer).penalise is Optimizer.penalise or is_ours(optimizer)
+    if not plain or not is_ours(loss) or not is_by_rows(net):
         return 0
     row = Batch(*(a if a is None else np.asarray(a)[:1] for a in data))
     shapes = map_leaves(lambda a: np.broadcast_to(np.zeros((), a.dtype), a.shape), params)  # the numbers may not be there yet
+    if not is_recurrent(net):
+        return math.ceil(size / 2) if predict_work(net, shapes, size, row).halved else 0
     seconds = 6 * size * JAX["scan"] * remembered_uses(net, shapes, row)["scan"]
     parts = min(math.ceil(size / ROWS), int(seconds / SECONDS)) // 2 * 2  # so that two cores, or four, have equal shares
     return math.ceil(size / parts) if parts and all(leaf.size < LARGE for _, leaf in leaves(params)) else 0
@@ -91,9 +93,13 @@ def starters() -> list[ThreadPoolExecutor]:
 def part(net: Any, loss: Any, rows: int, params: Any, seed: Any, step: Any, data: Batch, plan: Any, place: Any) -> tuple[Any, Any]:
     """The mean gradients of one part of a mini-batch, and its row of sums. Its place: which step, which part."""
     i, k = place
-    batch = engine.batch_of(data, plan, i, k * rows, rows)
+    return mean_gradients(net, loss, params, seed, step, engine.batch_of(data, plan, i, k * rows, rows), k * rows)
+
+
+def mean_gradients(net: Any, loss: Any, params: Any, seed: Any, step: Any, batch: Batch, first: Any) -> tuple[Any, Any]:
+    """The mean gradients of rows of a mini-batch, of which the `first` is at that place, and their row of sums."""
     ops = engine.JaxOps(training=True, seed=seed, step=step, weight=batch.weight, lengths=batch.lengths)
-    ops.first = k * rows
+    ops.first = first
     g = gradients(ops, net, loss, params, batch)
     row = jnp.stack(sums(ops, loss, g.loss, g.weight, g.y, batch.target))
     there = row[0] > 0  # rows too short for a strided layer have no position with a weight, and no mean

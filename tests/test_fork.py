@@ -1,0 +1,140 @@
+"""Training steps whose mini-batches go through a network in two halves, side by side (engines/jax_fork.py)."""
+
+import jax
+import numpy as np
+import pytest
+
+import pellucid as pc
+from pellucid.engines import choose, jax_fork, jax_parts
+from pellucid.training.step import Batch
+
+pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="a GPU shares rows out by itself")
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(45, 6))
+Y = RNG.integers(0, 4, 45)
+WORDS = RNG.integers(0, 9, (45, 5))
+NET = pc.Linear(7) >> pc.Tanh() >> pc.Dropout(0.4) >> pc.Linear(4)
+
+
+@pytest.fixture
+def halved(monkeypatch):
+    """Also the small networks of these tests are halved. Returns a function that turns that off, and one entry for every call."""
+    seen, halves = [], jax_fork.halves
+    monkeypatch.setattr(choose, "HALVED", (0.0, np.inf))
+    monkeypatch.setattr(jax_fork, "halves", lambda *args: seen.append(args) or halves(*args))
+    return lambda: monkeypatch.setattr(choose, "HALVED", (np.inf, 0.0)), seen
+
+
+def fitted(net=NET, x=X, y=Y, optimizer=None, **options):
+    model = pc.Network(net, x.shape[1:], "softmax_cross_entropy", dtype="float64", seed=3)
+    more = {"epochs": 3, "batch_size": 13, "optimizer": optimizer or pc.Adam(0.02), "engine": "jax", "progress": False}
+    model.fit(x, y, **more | options)
+    return model
+
+
+def assert_same(one, other, **tolerance):
+    for name, value in other.parameters.items():
+        np.testing.assert_allclose(one.parameters[name], value, err_msg=name, **tolerance)
+    for name in ("loss", "accuracy"):
+        np.testing.assert_allclose(one.history[name], other.history[name], **tolerance)
+
+
+@pytest.mark.parametrize(
+    ("net", "options"),
+    [
+        (NET, {}),
+        (NET, {"batch_size": 1, "epochs": 1}),
+        (NET, {"optimizer": pc.SGD(0.1, momentum=0.9, weight_decay=0.01, clip_norm=0.3)}),
+        (NET, {"sample_weight": np.repeat([0.0, 1.0, 3.0], 15), "order": "given"}),
+        (pc.Penalty(pc.Linear(7), l1=0.01, l2=0.1) >> pc.LayerNorm() >> pc.ReLU() >> pc.Linear(4), {}),
+        (pc.Frozen(pc.Linear(6)) >> pc.Sum(pc.Linear(6) >> pc.GELU(), pc.Identity()) >> pc.Linear(4), {"sample_weight": np.arange(45.0)}),
+        (pc.Embedding(9, 6) >> pc.MultiHeadAttention(6, heads=2) >> pc.GlobalAvgPool() >> pc.Linear(4), {"x": WORDS}),
+        (pc.Embedding(9, 6) >> pc.GlobalMaxPool() >> pc.Linear(4), {"x": WORDS, "lengths": RNG.integers(1, 6, 45)}),
+    ],
+)
+def test_halves_add_up_to_the_whole(halved, net, options):
+    """Compared with the program that takes all rows at once and with NumPy; the last batch of 45 rows has 6, all in its first half."""
+    off, seen = halved
+    halves = fitted(net, **options)
+    assert seen
+    assert_same(halves, fitted(net, **options, engine="numpy"), rtol=1e-9, atol=1e-11)
+    off()
+    count = len(seen)
+    assert_same(halves, fitted(net, **options), rtol=1e-9, atol=1e-11)
+    assert len(seen) == count
+
+
+def test_scikit_learns_penalty_is_added_once(halved):
+    off, seen = halved
+
+    def losses():
+        model = pc.MLPClassifier((9,), alpha=5.0, alpha_scale="batch", batch_size=14, max_iter=5, random_state=0, engine="jax")
+        return model.fit(X, Y).loss_curve_
+
+    with pytest.warns(match="hasn't converged"):
+        halves = losses()
+    assert seen
+    off()
+    with pytest.warns(match="hasn't converged"):
+        np.testing.assert_allclose(halves, losses(), rtol=1e-9)
+
+
+def test_every_member_of_a_population_computes_the_bits_of_its_own_fit(halved):
+    alone = fitted()
+    population = pc.Population(NET, (6,), "softmax_cross_entropy", dtype="float64", seed=3, optimizer="adam", learning_rate=[0.02, 0.1])
+    population.fit(X, Y, epochs=3, batch_size=13, engine="jax", how="threads", progress=False)
+    assert len(halved[1]) == 3
+    assert_same(population[0], alone, rtol=0, atol=0)
+
+
+def test_a_fit_that_fails_tells_the_place(halved):
+    off, seen = halved
+
+    def error():
+        with pytest.raises(pc.NonFiniteError) as caught:
+            fitted(pc.Linear(7) >> pc.ReLU() >> pc.Linear(4), optimizer=pc.SGD(1e200))
+        return str(caught.value)
+
+    told = error()
+    assert seen
+    off()
+    assert told == error()
+
+
+def test_float32_and_precision_are_the_callers(halved):
+    off, seen = halved
+
+    def losses(**options):
+        model = pc.Network(NET, (6,), "softmax_cross_entropy")
+        model.fit(X.astype("f4"), Y, epochs=2, batch_size=14, engine="jax", progress=False, **options)
+        assert {value.dtype for value in model.parameters.values()} == {np.dtype("f4")}
+        return model.history["loss"]
+
+    full, half = losses(), losses(precision="bfloat16")
+    assert len(set(full + half)) == 4
+    assert seen
+    off()
+    np.testing.assert_allclose(full, losses(), rtol=1e-6)
+    np.testing.assert_allclose(half, losses(precision="bfloat16"), rtol=1e-3)
+
+
+def rows_of_part(net, size, shape, optimizer=None):
+    model = pc.Network(net, shape, "softmax_cross_entropy")
+    data = Batch(np.zeros((1, *shape), "f4"), np.zeros(1, int), np.ones(1))
+    return jax_parts.rows_of_part(net, model.loss, optimizer or pc.SGD(0.1), model.params, data, size)
+
+
+def test_only_steps_of_a_middling_length_are_halved():
+    """By shapes alone: short ones are not worth it, and XLA shares out large products by itself."""
+
+    def mlp(*sizes):
+        return pc.Chain(*(layer for n in sizes for layer in (pc.Linear(n), pc.ReLU()))) >> pc.Linear(10)
+
+    sizes = {8: 0, 64: 32, 65: 33, 128: 64, 256: 128, 512: 0}
+    assert {size: rows_of_part(mlp(256, 256), size, (100,)) for size in sizes} == sizes
+    assert rows_of_part(mlp(64, 64), 32, (30,)) == 0
+    assert rows_of_part(mlp(512, 256), 128, (784,)) == 0
+    assert rows_of_part(mlp(512), 64, (300,)) == 0  # weights of 600 KB
+    assert rows_of_part(pc.Linear(256) >> pc.BatchNorm() >> pc.Linear(256), 64, (100,)) == 0
+    assert rows_of_part(pc.Conv2d(8, 3) >> pc.ReLU() >> pc.Flatten() >> pc.Linear(10), 8, (12, 12, 1)) == 0
