@@ -7,6 +7,7 @@ medians.
     python benchmarks/search.py                threads on CPU; writes build/search.json
     python benchmarks/search.py --gpu          one batched program on a GPU; writes build/search-gpu.json
     python benchmarks/search.py --candidates 100 --rounds 3 --batch 32
+    python benchmarks/search.py --gpu --mnist FOLDER --rows 10000 --dtype float32    on larger digits
 """
 
 from __future__ import annotations
@@ -55,19 +56,29 @@ def fits_alone(who: str, candidates: int, batch: int, X: np.ndarray, y: np.ndarr
     rates = np.logspace(-3.5, -1.5, candidates)
     net = pc.Linear(100) >> pc.ReLU() >> pc.Linear(10)
     population = pc.Population(
-        net, (64,), "softmax_cross_entropy", dtype=str(X.dtype), rows=folds * candidates, learning_rate=np.repeat(rates, FOLDS)
+        net, X.shape[1:], "softmax_cross_entropy", dtype=str(X.dtype), rows=folds * candidates, learning_rate=np.repeat(rates, FOLDS)
     )
     return population.fit(X, y, epochs=EPOCHS, batch_size=batch, engine="jax", how="batched" if who == "gpu" else "threads", threads=JOBS)
 
 
-def serve(who: str, candidates: int) -> None:
-    """Answer each line of stdin ("search float32 200") with the seconds it took, and what was found."""
-    from sklearn.datasets import load_digits
+def digits(mnist: str, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """scikit-learn's digits, of 8 × 8 pixels; or so many rows of MNIST's, of 28 × 28, from that folder."""
+    if not mnist:
+        from sklearn.datasets import load_digits
 
-    X, y = load_digits(return_X_y=True)
+        X, y = load_digits(return_X_y=True)
+        return X / 16, y
+    from pellucid.datasets import load_mnist
+
+    X, y, *_ = load_mnist(mnist)
+    return X[:rows].reshape(rows, -1), y[:rows]
+
+
+def serve(who: str, candidates: int, X: np.ndarray, y: np.ndarray) -> None:
+    """Answer each line of stdin ("search float32 200") with the seconds it took, and what was found."""
     for line in sys.stdin:
         what, dtype, batch = line.split()
-        rows, run = (X / 16).astype(dtype), search if what == "search" else fits_alone
+        rows, run = X.astype(dtype), search if what == "search" else fits_alone
         began = time.perf_counter()
         found = run(who, candidates, int(batch), rows, y)
         answer: dict[str, Any] = {"seconds": time.perf_counter() - began}
@@ -79,11 +90,12 @@ def serve(who: str, candidates: int) -> None:
 class Side:
     """A process that searches when asked."""
 
-    def __init__(self, who: str, candidates: int) -> None:
+    def __init__(self, who: str, options: argparse.Namespace) -> None:
         threads = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # joblib gives each of its processes one, unless told
         env = {name: value for name, value in os.environ.items() if name not in threads} | {"PYTHONWARNINGS": "ignore"}
         env |= {"JAX_PLATFORMS": "cpu"} if who == "cpu" else {}
-        command = [sys.executable, __file__, "--serve", who, "--candidates", str(candidates)]
+        same = "--candidates", str(options.candidates), "--mnist", options.mnist, "--rows", str(options.rows)
+        command = [sys.executable, __file__, "--serve", who, *same]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
 
     def ask(self, what: str) -> dict[str, Any]:
@@ -103,17 +115,20 @@ def main() -> None:
     parser.add_argument("--candidates", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batch", type=int, nargs="+", default=[200, 32])
+    parser.add_argument("--dtype", nargs="+", default=["float32", "float64"])
+    parser.add_argument("--mnist", default="", metavar="FOLDER", help="where MNIST lies; without it, scikit-learn's digits")
+    parser.add_argument("--rows", type=int, default=10_000, help="of MNIST")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where the numbers go")
     parser.add_argument("--serve", choices=("theirs", "cpu", "gpu"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
-        return serve(options.serve, options.candidates)
+        return serve(options.serve, options.candidates, *digits(options.mnist, options.rows))
     who = "gpu" if options.gpu else "cpu"
-    ours, theirs = Side(who, options.candidates), Side("theirs", options.candidates)
+    ours, theirs = Side(who, options), Side("theirs", options)
     result: dict[str, Any] = {}
-    title = f"{options.candidates} candidates x {FOLDS} folds"
-    print(f"{title:<28}{'ours':>10}{'scikit-learn':>14}{'times':>8}{'wanted':>8}{'first':>9}{'fits alone':>12}{'scores differ by':>18}")
-    for batch, dtype in itertools.product(options.batch, ("float32", "float64")):
+    title = f"{options.candidates} candidates x {FOLDS} folds" + (f" on {options.rows:,} rows of MNIST" if options.mnist else "")
+    print(f"{title:<50}{'ours':>10}{'scikit-learn':>14}{'times':>8}{'wanted':>8}{'first':>9}{'fits alone':>12}{'scores differ by':>18}")
+    for batch, dtype in itertools.product(options.batch, options.dtype):
         asked = f"{dtype} {batch}"
         first = ours.ask(f"search {asked}")["seconds"]
         theirs.ask(f"search {asked}")
@@ -124,7 +139,7 @@ def main() -> None:
         row = {"ours": mine, "theirs": other, "ratio": mine / other, "wanted": 1 / WANTED[who], "first": first, "fits alone": fits}
         result[f"search of {title}, {dtype}, batch {batch}"] = {**row, "scores differ by": apart}
         print(
-            f"{f'{dtype}, batch {batch}':<28}{mine:>9.3f}s{other:>13.3f}s{other / mine:>8.1f}{WANTED[who]:>8.0f}"
+            f"{f'{dtype}, batch {batch}':<50}{mine:>9.3f}s{other:>13.3f}s{other / mine:>8.1f}{WANTED[who]:>8.0f}"
             f"{first:>8.2f}s{fits:>11.3f}s{apart:>18.4f}",
             flush=True,
         )

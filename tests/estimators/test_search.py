@@ -1,6 +1,7 @@
 """A search whose fits share one program finds exactly what scikit-learn's finds fitting one by one."""
 
 import warnings
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import pellucid as pc
+from pellucid.estimators import search
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -109,6 +111,33 @@ def test_a_fit_that_fails_gets_the_error_score_and_the_others_go_on(how):
     assert_same_results(mine, theirs, how == "threads")
     with pytest.raises(ArithmeticError, match="is not finite"):
         pc.PopulationSearchCV(NET, grid, cv=3, how=how, error_score="raise").fit(X, Y)
+
+
+class Watched(LogisticRegression):
+    """Remembers what it was fitted on, and how often that was somebody's before."""
+
+    seen: ClassVar[list] = []
+
+    def fit(self, X, y, **more):
+        self.seen.append(X)
+        return super().fit(X, y, **more)
+
+
+@HOW
+def test_candidates_share_the_rows_of_a_fold(how, monkeypatch):
+    """Larger ones: each fold is cut once, and nobody may write into it; a scaler that would do so takes a copy."""
+    pipeline, grid = make_pipeline(StandardScaler(copy=False), MLP), {"mlpclassifier__alpha": [0.0, 0.1, 1.0]}
+    theirs = GridSearchCV(pipeline, grid, cv=3, refit=False).fit(X, Y)
+    monkeypatch.setattr(search, "SHARED", 0)
+    assert_same_results(pc.PopulationSearchCV(pipeline, grid, cv=3, refit=False, how=how).fit(X, Y), theirs, how == "threads")
+    monkeypatch.setattr(Watched, "seen", [])
+    pc.PopulationSearchCV(Watched(), {"C": [0.01, 1.0]}, cv=3, how=how).fit(X, Y)
+    *parts, whole = Watched.seen
+    assert len(parts) == 6
+    assert len({id(part) for part in parts}) == 3
+    assert not any(part.flags.writeable for part in parts)
+    np.testing.assert_array_equal(whole, X)
+    assert not whole.cut
 
 
 def test_any_other_estimator_works_too():

@@ -21,6 +21,8 @@ from .base import keep
 
 __all__ = ["PopulationSearchCV"]
 
+SHARED = 2**20  # bytes; from there on joblib's processes share rows that nobody may write into, too
+
 
 class PopulationSearchCV(BaseSearchCV):
     """scikit-learn's `GridSearchCV` and `RandomizedSearchCV` for estimators of this library, much faster.
@@ -104,12 +106,14 @@ class PopulationSearchCV(BaseSearchCV):
             raise ValueError("PopulationSearchCV needs param_grid= (all combinations) or param_distributions= (n_iter draws), one of them.")
         batched = is_batched(self.how)
         self._threads = Threads(AT_ONCE if batched else effective_n_jobs(self.n_jobs or -1), batched)
+        rows = X.view(SharedRows) if type(X) is np.ndarray and X.nbytes > SHARED else X
         try:
             # scikit-learn sets the warnings' filters in every thread, and the last one to end may leave them as another had them
             with parallel_config(backend=self._threads), one_blas_thread(), warnings.catch_warnings():
-                return super().fit(X, y, **params)
+                return super().fit(rows, y, **params)
         finally:
             del self._threads
+            getattr(rows, "cut", {}).clear()  # somebody may keep the rows
 
     def _run_search(self, evaluate_candidates: Any, *, callback_ctx: Any = None) -> None:
         def evaluate(candidates: Any, **options: Any) -> Any:
@@ -120,6 +124,23 @@ class PopulationSearchCV(BaseSearchCV):
 
         search = GridSearchCV if self.param_distributions is None else RandomizedSearchCV
         search._run_search(self, evaluate, **({} if callback_ctx is None else {"callback_ctx": callback_ctx}))
+
+
+class SharedRows(np.ndarray):
+    """Rows of which every candidate gets the same parts: each is cut once, and nobody may write into it."""
+
+    def __array_finalize__(self, source: Any) -> None:
+        self.cut = dict[int, tuple[Any, np.ndarray]]()
+
+    def __getitem__(self, key: Any) -> Any:
+        rows = np.asarray(self)
+        if not (isinstance(key, tuple) and len(key) == 2 and isinstance(key[0], np.ndarray) and key[1] is Ellipsis):
+            return rows[key]
+        if id(key[0]) not in self.cut:  # the row numbers are kept, so that no others get their id
+            part = rows[key]
+            part.flags.writeable = False
+            self.cut.setdefault(id(key[0]), (key[0], part))
+        return self.cut[id(key[0])][1]
 
 
 class Threads(ParallelBackendBase):
