@@ -225,8 +225,9 @@ class BaseMLP(NetworkEstimator):
         if self.solver == "lbfgs":
             return MLPLBFGS(tolerance=self.tol, calls=self.max_fun, **alpha)
         if self.solver == "sgd":
-            return MLPSGD(Held(books), momentum=self.momentum, nesterov=self.nesterovs_momentum, **alpha)
-        return MLPAdam(Held(books), beta1=self.beta_1, beta2=self.beta_2, epsilon=self.epsilon, **alpha)
+            rate = books.rate if self.learning_rate == "constant" else Held(books)
+            return MLPSGD(rate, momentum=self.momentum, nesterov=self.nesterovs_momentum, **alpha)
+        return MLPAdam(books.rate, beta1=self.beta_1, beta2=self.beta_2, epsilon=self.epsilon, **alpha)
 
     def _batch_size(self, rows: int) -> int:
         if isinstance(self.batch_size, str):

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..schedules import Schedule
 from .callbacks import Callback, call
 from .progress import SILENT
 from .step import Batch
@@ -31,7 +32,7 @@ def run_ahead(run: Any, data: Batch, together: int, length: int, bar: Any, finis
     from .loop import describe, epoch_rates, means, plans
 
     job, net, loss, engine, steps = run.job, run.model.net, run.model.loss, run.engine, run.job.steps
-    kind = job.optimizer.kind()
+    kind, moves = job.optimizer.kind(), isinstance(job.optimizer.learning_rate, Schedule)
     if callable(job.order):
         job.order = Remembered(job.order)
     while run.epoch < job.epochs and not run.stopping:
@@ -48,7 +49,8 @@ def run_ahead(run: Any, data: Batch, together: int, length: int, bar: Any, finis
                 bar.advance(len(job.data.x), run.epoch + 1, describe(run, totals))
             run.epoch += 1
             finish(means(loss, totals), seconds)
-            if i < n and (run.stopping or not np.array_equal(epoch_rates(run, run.epoch), plan.rates[i * steps : (i + 1) * steps])):
+            moved = moves and i < n and not np.array_equal(epoch_rates(run, run.epoch), plan.rates[i * steps : (i + 1) * steps])
+            if i < n and (run.stopping or moved):
                 run.state = engine.train(net, loss, kind, before, data, engine.put(plan._replace(count=np.int32(i * steps))))[0]
                 return
         call(run, "pause")

@@ -12,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from .finite import explain_nonfinite
 from .lbfgs import lbfgs_epochs
 from .progress import SILENT, progress
 from .sequences import carries_state, forget, rows_at_once, steps_there
-from .step import Batch, State
+from .step import Batch, Plan, State
 from .stream import ahead, supply
 
 __all__ = ["Job", "Run", "evaluate", "train"]
@@ -63,15 +63,6 @@ class Job:
     def row(self) -> Batch:
         """The first row, as a sample of the work."""
         return Batch(*(a if a is None else a[:1] for a in self.data))
-
-
-class Plan(NamedTuple):
-    """Which rows each step of a chunk takes, and its learning rate."""
-
-    rows: np.ndarray  # (steps, batch) int32
-    sizes: np.ndarray  # (steps,) int32: how many of the rows are meant
-    rates: np.ndarray  # (steps,)
-    count: Any  # how many of the steps are meant
 
 
 Chunk = tuple[Plan, State, State, Any]

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from ..tree import at, leaves, with_parts
 
-__all__ = ["Batch", "Gradients", "State", "all_finite", "evaluation_step", "gradients", "sums", "training_step", "updated"]
+__all__ = ["Batch", "Gradients", "Plan", "State", "all_finite", "evaluation_step", "gradients", "sums", "training_step", "updated"]
 
 
 class Batch(NamedTuple):
@@ -16,6 +16,15 @@ class Batch(NamedTuple):
     target: Any
     weight: Any  # (rows,); 0 means: this row is not there
     lengths: Any = None  # (rows,) for sequences of different length: the rest of each row is padding
+
+
+class Plan(NamedTuple):
+    """Which rows each step of a chunk takes, and its learning rate."""
+
+    rows: Any  # (steps, batch) int32
+    sizes: Any  # (steps,) int32: how many of the rows are meant
+    rates: Any  # (steps,)
+    count: Any  # how many of the steps are meant
 
 
 class State(NamedTuple):
