@@ -136,5 +136,7 @@ def test_only_steps_of_a_middling_length_are_halved():
     assert rows_of_part(mlp(64, 64), 32, (30,)) == 0
     assert rows_of_part(mlp(512, 256), 128, (784,)) == 0
     assert rows_of_part(mlp(512), 64, (300,)) == 0  # weights of 600 KB
+    assert rows_of_part(mlp(*7 * [100]), 64, (100,)) == 32
+    assert rows_of_part(mlp(*8 * [100]), 64, (100,)) == 0  # 17 layers
     assert rows_of_part(pc.Linear(256) >> pc.BatchNorm() >> pc.Linear(256), 64, (100,)) == 0
     assert rows_of_part(pc.Conv2d(8, 3) >> pc.ReLU() >> pc.Flatten() >> pc.Linear(10), 8, (12, 12, 1)) == 0

@@ -30,9 +30,9 @@ COMPILE, COMPILE_PER_LAYER, IMPORT_JAX, START_GPU = 0.45, 0.015, 0.5, 1.0
 START = 0.005  # of a program that is compiled already
 SCAN_CALLS = 4  # a step of a scan is called like this many layers
 TARGET = 0.1  # seconds of work in a compiled chunk, about
-# On a CPU a mini-batch goes through in two halves (jax_fork.py) where a step takes about so long and no array of weights has more numbers:
-# shorter ones are not worth compiling that, longer ones and larger products are shared out by XLA itself.
-HALVED, LARGE, COMPILE_HALVES = (120e-6, 1e-3), 2**16, 0.45
+# On a CPU a mini-batch goes through in two halves (jax_fork.py) where a step takes about so long, no array of weights has more numbers
+# and there are no more layers: shorter steps and deeper networks are not worth compiling that, and XLA shares out larger products itself.
+HALVED, LARGE, DEEP, COMPILE_HALVES = (120e-6, 1e-3), 2**16, 16, 0.45
 
 
 class Work(NamedTuple):
@@ -63,7 +63,7 @@ def predict_work(net: Layer, params: Any, batch: int, row: Batch | None = None) 
     waiting = max(0.0, NUMPY_READ * weights - NUMPY["product"] * amounts["product"])
     numpy, jax = (sum(engine[what] * amount for what, amount in amounts.items()) for engine in (NUMPY, GPU if has_gpu() else JAX))
     fits = HALVED[0] <= jax <= HALVED[1] and all(leaf.size <= LARGE for _, leaf in leaves(params))
-    halved = fits and not (has_gpu() or used["convolution"] or used["scan"])
+    halved = fits and count(net) <= DEEP and not (has_gpu() or used["convolution"] or used["scan"])
     compile = COMPILE + COMPILE_PER_LAYER * count(net) + COMPILE_HALVES * halved
     return Work(numpy + waiting, jax, compile + (0 if "jax" in sys.modules else IMPORT_JAX) + START_GPU * has_gpu(), halved)
 
