@@ -8,6 +8,9 @@ import pellucid as pc
 from pellucid.engines import choose, jax_fork, jax_parts
 from pellucid.training.step import Batch
 
+from . import test_parts as parts
+from .test_parts import assert_same
+
 pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="a GPU shares rows out by itself")
 
 RNG = np.random.default_rng(0)
@@ -26,18 +29,8 @@ def halved(monkeypatch):
     return lambda: monkeypatch.setattr(choose, "HALVED", (np.inf, 0.0)), seen
 
 
-def fitted(net=NET, x=X, y=Y, optimizer=None, **options):
-    model = pc.Network(net, x.shape[1:], "softmax_cross_entropy", dtype="float64", seed=3)
-    more = {"epochs": 3, "batch_size": 13, "optimizer": optimizer or pc.Adam(0.02), "engine": "jax", "progress": False}
-    model.fit(x, y, **more | options)
-    return model
-
-
-def assert_same(one, other, **tolerance):
-    for name, value in other.parameters.items():
-        np.testing.assert_allclose(one.parameters[name], value, err_msg=name, **tolerance)
-    for name in ("loss", "accuracy"):
-        np.testing.assert_allclose(one.history[name], other.history[name], **tolerance)
+def fitted(net=NET, x=X, **options):
+    return parts.fitted(net, x, Y, **{"batch_size": 13, **options})
 
 
 @pytest.mark.parametrize(
