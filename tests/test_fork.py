@@ -82,40 +82,17 @@ def test_every_member_of_a_population_computes_the_bits_of_its_own_fit(halved):
 
 
 def test_a_fit_that_fails_tells_the_place(halved):
-    off, seen = halved
-
-    def error():
-        with pytest.raises(pc.NonFiniteError) as caught:
-            fitted(pc.Linear(7) >> pc.ReLU() >> pc.Linear(4), optimizer=pc.SGD(1e200))
-        return str(caught.value)
-
-    told = error()
-    assert seen
-    off()
-    assert told == error()
+    parts.assert_failure_is_told_as_by_the_whole(pc.Linear(7) >> pc.ReLU() >> pc.Linear(4), *halved, x=X)
 
 
 def test_float32_and_precision_are_the_callers(halved):
-    off, seen = halved
-
-    def losses(**options):
-        model = pc.Network(NET, (6,), "softmax_cross_entropy")
-        model.fit(X.astype("f4"), Y, epochs=2, batch_size=14, engine="jax", progress=False, **options)
-        assert {value.dtype for value in model.parameters.values()} == {np.dtype("f4")}
-        return model.history["loss"]
-
-    full, half = losses(), losses(precision="bfloat16")
-    assert len(set(full + half)) == 4
-    assert seen
-    off()
-    np.testing.assert_allclose(full, losses(), rtol=1e-6)
-    np.testing.assert_allclose(half, losses(precision="bfloat16"), rtol=1e-3)
+    parts.assert_precision_is_the_callers(NET, X, *halved)
 
 
-def rows_of_part(net, size, shape, optimizer=None):
+def rows_of_part(net, size, shape):
     model = pc.Network(net, shape, "softmax_cross_entropy")
     data = Batch(np.zeros((1, *shape), "f4"), np.zeros(1, int), np.ones(1))
-    return jax_parts.rows_of_part(net, model.loss, optimizer or pc.SGD(0.1), model.params, data, size)
+    return jax_parts.rows_of_part(net, model.loss, pc.SGD(0.1), model.params, data, size)
 
 
 def test_only_steps_of_a_middling_length_are_halved():

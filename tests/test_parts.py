@@ -145,12 +145,10 @@ def test_any_number_of_cores_and_any_member_of_a_population_compute_the_same_bit
         assert_same(other, models[0], rtol=0, atol=0)
 
 
-def test_a_fit_that_fails_tells_the_place(cut, whole):
-    off, seen = whole
-
+def assert_failure_is_told_as_by_the_whole(net, off, seen, **options):
     def error():
         with pytest.raises(pc.NonFiniteError) as caught:
-            fitted(pc.RNN(5, activation=pc.ReLU()) >> pc.Linear(4), optimizer=pc.SGD(1e200))
+            fitted(net, optimizer=pc.SGD(1e200), **options)
         return str(caught.value)
 
     told = error()
@@ -159,12 +157,10 @@ def test_a_fit_that_fails_tells_the_place(cut, whole):
     assert told == error()
 
 
-def test_float32_and_precision_are_the_callers(cut, whole):
-    off, seen = whole
-
+def assert_precision_is_the_callers(net, x, off, seen):
     def losses(**options):
-        model = pc.Network(NET, (6, 3), "softmax_cross_entropy")
-        model.fit(X.astype("f4"), Y, epochs=2, batch_size=14, engine="jax", progress=False, **options)
+        model = pc.Network(net, x.shape[1:], "softmax_cross_entropy")
+        model.fit(x.astype("f4"), Y, epochs=2, batch_size=14, engine="jax", progress=False, **options)
         assert {value.dtype for value in model.parameters.values()} == {np.dtype("f4")}
         return model.history["loss"]
 
@@ -174,6 +170,14 @@ def test_float32_and_precision_are_the_callers(cut, whole):
     off()
     np.testing.assert_allclose(full, losses(), rtol=1e-6)
     np.testing.assert_allclose(half, losses(precision="bfloat16"), rtol=1e-3)
+
+
+def test_a_fit_that_fails_tells_the_place(cut, whole):
+    assert_failure_is_told_as_by_the_whole(pc.RNN(5, activation=pc.ReLU()) >> pc.Linear(4), *whole)
+
+
+def test_float32_and_precision_are_the_callers(cut, whole):
+    assert_precision_is_the_callers(NET, X, *whole)
 
 
 class Centred(pc.Layer):

@@ -44,13 +44,13 @@ def chunk(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: An
 
     def step(i: Any, carry: Any) -> Any:
         state, table, turns, _ = carry
-        turns, halves, values = [lax.sort(turn) for turn in turns], [], []
+        turns, pair, values = [lax.sort(turn) for turn in turns], [], []
         for first in (turns[0][0], turns[-1][0] + rows):
             batch = engine.batch_of(data, plan, i, first, rows)
             found, alive = half(state.params, state.seed, state.step, batch, first)
-            halves.append(found)
+            pair.append(found)
             values += [jax.tree.leaves(batch), alive]
-        return *joined(optimizer, state, halves, data._replace(x=None, target=None), plan, i, table), turns, values
+        return *joined(optimizer, state, pair, data._replace(x=None, target=None), plan, i, table), turns, values
 
     table = jnp.zeros((plan.rows.shape[0], 2 + len(loss.scores)), dtype=data.weight.dtype)
     values = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), 2 * [jax.tree.leaves(batch), kept])
