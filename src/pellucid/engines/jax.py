@@ -88,7 +88,7 @@ class JaxOps(Ops):
         """
         (rows, n), m = a.shape, b.shape[1]
         if on_cpu():
-            if m <= 32 and 2 * m <= n:
+            if is_narrow(n, m):
                 return lax.optimization_barrier(held(b.T) @ a).T
             return (held(a.T) if rows * n * m <= 1.3e6 else a.T) @ b
         return in_rows(held(a.T) @ held(b.T).T) if matrix_units_wait(a.T, b.shape) else a.T @ b
@@ -154,6 +154,11 @@ def in_rows(a: Any) -> Any:
     return with_layout_constraint(a, Layout(major_to_minor=(0, 1))) if isinstance(a, jax.core.Tracer) else a
 
 
+def is_narrow(*shape: int) -> bool:
+    """Whether a matrix of weights has so few columns that XLA's CPU works faster on its rows, turned round."""
+    return len(shape) == 2 and shape[1] <= 32 and 2 * shape[1] <= shape[0]
+
+
 def held(a: Any) -> Any:
     """The matrix, row after row in memory, as an array of its own: XLA would fold a mere transposition into the product."""
     return lax.optimization_barrier(in_rows(a))
@@ -176,7 +181,7 @@ def room() -> float:
 
 def get(tree: Any) -> Any:
     """Copy data back to the host, in its usual form."""
-    return apart(jax.tree.map(np.array, jax.device_get(tree)))
+    return apart(jax.tree.map(np.array, tree if on_cpu() else jax.device_get(tree)))
 
 
 def stack(net: Any, optimizer: Any, state: Any, data: Batch, size: int) -> Any:
@@ -222,15 +227,21 @@ def chunk(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: An
     form = jax.tree.structure(state)
     if is_stacked(state.params):
         net, state = state.params.net, state._replace(params=state.params.tree, slots=state.slots.tree)
+    # an optimizer with a memory goes over each array several times: the loop carries narrow ones turned round, as their gradients come
+    turned = jax.tree.map(lambda a: bool(on_cpu() and jax.tree.leaves(state.slots) and is_narrow(*a.shape)), state)
+
+    def turn(state: Any, place: Any) -> Any:
+        return jax.tree.map(lambda a, is_turned: place(a.T) if is_turned else a, state, turned)
 
     def step(i: Any, carry: Any) -> Any:
-        state, sums = carry
+        state, sums = turn(carry[0], lambda a: a), carry[1]
         state, row = training_step(JaxOps, net, loss, optimizer, state, batch_of(data, plan, i), plan.rates[i])
-        return state, lax.dynamic_update_index_in_dim(sums, jnp.stack(row), i, 0)
+        return turn(state, in_rows), lax.dynamic_update_index_in_dim(sums, jnp.stack(row), i, 0)
 
     sums = jnp.zeros((plan.rows.shape[0], 2 + len(loss.scores)), dtype=data.weight.dtype)
     several = UNROLL if len(plan.rows) >= MANY and not is_recurrent(net) else 1
-    state, sums = repeat(plan.count, step, (state, sums), several)
+    state, sums = repeat(plan.count, step, (turn(state, in_rows), sums), several)
+    state = turn(state, lambda a: a)
     return jax.tree.unflatten(form, jax.tree.leaves(state)), sums, all_finite(jnp, sums, state.params)
 
 

@@ -49,7 +49,8 @@ def run_ahead(run: Any, data: Batch, together: int, length: int, bar: Any, finis
                 bar.advance(len(job.data.x), run.epoch + 1, describe(run, totals))
             run.epoch += 1
             finish(means(loss, totals), seconds)
-            moved = moves and i < n and not np.array_equal(epoch_rates(run, run.epoch), plan.rates[i * steps : (i + 1) * steps])
+            rates = plan.rates[i * steps : (i + 1) * steps]  # of the next epoch, as they were foretold
+            moved = moves and i < n and not np.array_equal(epoch_rates(run, range(run.epoch, run.epoch + 1)), rates)
             if i < n and (run.stopping or moved):
                 run.state = engine.train(net, loss, kind, before, data, engine.put(plan._replace(count=np.int32(i * steps))))[0]
                 return

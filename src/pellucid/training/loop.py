@@ -256,37 +256,36 @@ def plans(run: Run, epochs: int, together: int, length: int, part: int) -> Gener
     """The next epochs as chunks of `part` steps, filled up to `length`: all have one shape, so one program runs them all."""
     job, first = run.job, run.epoch
     for begin in range(first, min(first + epochs, job.epochs), together):
-        parts = []
-        for epoch in range(begin, min(begin + together, job.epochs)):
-            order = epoch_order(job.order, len(job.data.x), run.model.seed, epoch)
-            parts.append((*plan_of(order, job.batch_size), epoch_rates(run, epoch)))
-        whole = [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
+        several = range(begin, min(begin + together, job.epochs))
+        orders = np.array([epoch_order(job.order, len(job.data.x), run.model.seed, epoch) for epoch in several])
+        whole = *plan_of(orders, job.batch_size), epoch_rates(run, several)
         for i in range(0, len(whole[0]), part):
             rows, sizes, rates = (fill(a[i : i + part], length) for a in whole)
             yield Plan(rows, sizes, rates, np.int32(min(part, len(whole[0]) - i)))
 
 
-def epoch_rates(run: Run, epoch: int) -> np.ndarray:
-    """The learning rate of every step of an epoch, as the losses so far tell it."""
+def epoch_rates(run: Run, epochs: range) -> np.ndarray:
+    """The learning rate of every step of some epochs, as the losses so far tell it."""
     job, rate = run.job, run.job.optimizer.learning_rate
     watched = run.history[run.history.watched] if run.history.rows and watches_losses(rate) else []
-    t = epoch + np.arange(job.steps) / job.steps
+    t = (np.array(epochs)[:, None] + np.arange(job.steps) / job.steps).ravel()
     return rates_of(rate, t, job.epochs, watched).astype(run.model.dtype)
 
 
 def plan_of(order: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows in batches of `size` and how many are meant in each; the last, smaller one is filled up."""
-    steps = math.ceil(len(order) / size)
-    sizes = np.full(steps, size, np.int32)
-    sizes[-1] = len(order) - size * (steps - 1)
-    return fill(order, steps * size, np.int32).reshape(steps, size), sizes
+    """Rows in batches of `size` and how many are meant in each; the last, smaller one of each order is filled up."""
+    *several, n = order.shape
+    steps = math.ceil(n / size)
+    rows, sizes = np.zeros((*several, steps * size), np.int32), np.full((*several, steps), size, np.int32)
+    rows[..., :n], sizes[..., -1] = order, n - size * (steps - 1)
+    return rows.reshape(-1, size), sizes.ravel()
 
 
-def fill(a: np.ndarray, length: int, dtype: Any = None) -> np.ndarray:
+def fill(a: np.ndarray, length: int) -> np.ndarray:
     """`a` with zeros added up to `length`."""
     if len(a) == length:
-        return a.astype(dtype or a.dtype, copy=False)
-    filled = np.zeros((length, *a.shape[1:]), dtype or a.dtype)
+        return a
+    filled = np.zeros((length, *a.shape[1:]), a.dtype)
     filled[: len(a)] = a
     return filled
 
