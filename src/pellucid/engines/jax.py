@@ -227,8 +227,8 @@ def chunk(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: An
     form = jax.tree.structure(state)
     if is_stacked(state.params):
         net, state = state.params.net, state._replace(params=state.params.tree, slots=state.slots.tree)
-    # an optimizer with a memory goes over each array several times: the loop carries narrow ones turned round, as their gradients come
-    turned = jax.tree.map(lambda a: bool(on_cpu() and jax.tree.leaves(state.slots) and is_narrow(*a.shape)), state)
+    # the loop carries narrow matrices turned round, as their gradients come; of single rows they come as they are
+    turned = jax.tree.map(lambda a: on_cpu() and plan.rows.shape[1] > 1 and is_narrow(*a.shape), state)
 
     def turn(state: Any, place: Any) -> Any:
         return jax.tree.map(lambda a, is_turned: place(a.T) if is_turned else a, state, turned)
