@@ -30,9 +30,12 @@ COMPILE, COMPILE_PER_LAYER, IMPORT_JAX, START_GPU = 0.45, 0.015, 0.5, 1.0
 START = 0.005  # of a program that is compiled already
 SCAN_CALLS = 4  # a step of a scan is called like this many layers
 TARGET, LONG = 0.1, 2.0  # seconds of work in a compiled chunk, about; and the most that sixteen steps may take
-# On a CPU a mini-batch goes through in two halves (jax_fork.py) where a step takes about so long, no array of weights has more numbers
+# On a CPU a mini-batch goes through in two halves (jax_cut.py) where a step takes about so long, no array of weights has more numbers
 # and there are no more layers: shorter steps and deeper networks are not worth compiling that, and XLA shares out larger products itself.
 HALVED, LARGE, DEEP, COMPILE_HALVES = (120e-6, 1e-3), 2**16, 16, 0.45
+# One with convolutions goes through in so many parts where a step takes so long, each of so many rows at least: what is in between
+# stays in a core's cache. Each part has gradients of its own to be written and added up, which may take so much of the step.
+CUT, LEAST_ROWS, COMPILE_PART, ADD_UP, SHARE = {10e-3: 8, 2e-3: 2}, 8, 0.12, 0.4e-9, 0.1
 
 
 class Work(NamedTuple):
@@ -41,7 +44,7 @@ class Work(NamedTuple):
     numpy: float
     jax: float
     compile: float
-    halved: bool  # whether the halves of a batch are worth a core each
+    parts: int  # in how many a batch goes through the network
 
     @property
     def chunk(self) -> int:
@@ -65,10 +68,19 @@ def predict_work(net: Layer, params: Any, batch: int, row: Batch | None = None) 
     amounts["product"] -= 2 * batch * min(first_weights(params), used["product"])  # the first layer needs no dx
     waiting = max(0.0, NUMPY_READ * weights - NUMPY["product"] * amounts["product"])
     numpy, jax = (sum(engine[what] * amount for what, amount in amounts.items()) for engine in (NUMPY, GPU if has_gpu() else JAX))
-    fits = HALVED[0] <= jax <= HALVED[1] and all(leaf.size <= LARGE for _, leaf in leaves(params))
-    halved = fits and count(net) <= DEEP and not (has_gpu() or used["convolution"] or used["scan"])
-    compile = COMPILE + COMPILE_PER_LAYER * count(net) + COMPILE_HALVES * halved
-    return Work(numpy + waiting, jax, compile + (0 if "jax" in sys.modules else IMPORT_JAX) + START_GPU * has_gpu(), halved)
+    parts = 1 if has_gpu() or used["scan"] else parts_of(net, params, batch, jax, convolves=bool(used["convolution"]))
+    cutting = COMPILE_PART * parts if used["convolution"] else COMPILE_HALVES
+    compile = COMPILE + COMPILE_PER_LAYER * count(net) + cutting * (parts > 1)
+    return Work(numpy + waiting, jax, compile + (0 if "jax" in sys.modules else IMPORT_JAX) + START_GPU * has_gpu(), parts)
+
+
+def parts_of(net: Layer, params: Any, batch: int, seconds: float, convolves: bool) -> int:
+    """In how many parts a batch goes through a network that takes so long for a step on a CPU."""
+    if not convolves:
+        fits = HALVED[0] <= seconds <= HALVED[1] and all(leaf.size <= LARGE for _, leaf in leaves(params))
+        return 2 if fits and count(net) <= DEEP else 1
+    most = min(batch // LEAST_ROWS, SHARE * seconds / (ADD_UP * weights_in(params)))
+    return next((parts for least, parts in CUT.items() if seconds >= least and parts <= most), 1)
 
 
 def choose_engine(

@@ -213,9 +213,9 @@ def train(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: An
         return chunk(net, loss, optimizer, state, data, plan)
     if is_recurrent(net):
         return jax_parts.train(net, loss, optimizer, state, data, plan, rows)
-    from .jax_fork import halves
+    from . import jax_cut
 
-    return halves(net, loss, optimizer, state, data, plan)
+    return jax_cut.train(net, loss, optimizer, state, data, plan, rows)
 
 
 @functools.partial(jax.jit, static_argnames=("net", "loss", "optimizer"), compiler_options=OPTIONS)

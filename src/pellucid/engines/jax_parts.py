@@ -46,7 +46,8 @@ def rows_of_part(net: Layer, loss: Any, optimizer: Any, params: Any, data: Batch
     row = Batch(*(a if a is None else np.asarray(a)[:1] for a in data))
     shapes = map_leaves(lambda a: np.broadcast_to(np.zeros((), a.dtype), a.shape), params)  # the numbers may not be there yet
     if not is_recurrent(net):
-        return math.ceil(size / 2) if predict_work(net, shapes, size, row).halved else 0
+        parts = predict_work(net, shapes, size, row).parts
+        return math.ceil(size / parts) if parts > 1 else 0
     seconds = 6 * size * JAX["scan"] * remembered_uses(net, shapes, row)["scan"]
     parts = min(math.ceil(size / ROWS), int(seconds / SECONDS)) // 2 * 2  # so that two cores, or four, have equal shares
     return math.ceil(size / parts) if parts and all(leaf.size < LARGE for _, leaf in leaves(params)) else 0

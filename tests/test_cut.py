@@ -1,11 +1,11 @@
-"""Training steps whose mini-batches go through a network in two halves, side by side (engines/jax_fork.py)."""
+"""Training steps whose mini-batches go through a network in parts (engines/jax_cut.py)."""
 
 import jax
 import numpy as np
 import pytest
 
 import pellucid as pc
-from pellucid.engines import choose, jax_fork, jax_parts
+from pellucid.engines import choose, jax_cut, jax_parts
 from pellucid.training.step import Batch
 
 from . import test_parts as parts
@@ -20,13 +20,31 @@ WORDS = RNG.integers(0, 9, (45, 5))
 NET = pc.Linear(7) >> pc.Tanh() >> pc.Dropout(0.4) >> pc.Linear(4)
 
 
+def made_to_cut(monkeypatch, number):
+    """Also the small networks of these tests are cut: dense ones in two, those with convolutions in so many parts.
+
+    Returns a function that turns that off, and one entry for every call.
+    """
+    seen, train = [], jax_cut.train
+    for name, value in {"HALVED": (0.0, np.inf), "CUT": {0.0: number}, "LEAST_ROWS": 1, "SHARE": np.inf}.items():
+        monkeypatch.setattr(choose, name, value)
+    monkeypatch.setattr(jax_cut, "train", lambda *args: seen.append(args) or train(*args))
+
+    def off():
+        monkeypatch.setattr(choose, "HALVED", (np.inf, 0.0))
+        monkeypatch.setattr(choose, "CUT", {})
+
+    return off, seen
+
+
 @pytest.fixture
 def halved(monkeypatch):
-    """Also the small networks of these tests are halved. Returns a function that turns that off, and one entry for every call."""
-    seen, halves = [], jax_fork.halves
-    monkeypatch.setattr(choose, "HALVED", (0.0, np.inf))
-    monkeypatch.setattr(jax_fork, "halves", lambda *args: seen.append(args) or halves(*args))
-    return lambda: monkeypatch.setattr(choose, "HALVED", (np.inf, 0.0)), seen
+    return made_to_cut(monkeypatch, 2)
+
+
+@pytest.fixture(params=[2, 8])
+def cut(monkeypatch, request):
+    return made_to_cut(monkeypatch, request.param)
 
 
 def fitted(net=NET, x=X, **options):
@@ -56,6 +74,49 @@ def test_halves_add_up_to_the_whole(halved, net, options):
     count = len(seen)
     assert_same(halves, fitted(net, **options), rtol=1e-9, atol=1e-11)
     assert len(seen) == count
+
+
+IMAGES = RNG.normal(size=(45, 6, 6, 2))
+CONV = pc.Conv2d(3, 3) >> pc.ReLU() >> pc.AvgPool2d(2) >> pc.Dropout(0.3) >> pc.Flatten() >> pc.Linear(4)
+SERIES = {"x": RNG.normal(size=(45, 9, 2)), "lengths": RNG.integers(1, 10, 45)}
+
+
+@pytest.mark.parametrize(
+    ("net", "options"),
+    [
+        (CONV, {"x": IMAGES}),
+        (CONV, {"x": IMAGES, "optimizer": pc.SGD(0.1, momentum=0.9, weight_decay=0.01, clip_norm=0.3)}),
+        (CONV, {"x": IMAGES, "sample_weight": np.repeat([0.0, 1.0, 3.0], 15), "order": "given"}),
+        (pc.Penalty(pc.Conv2d(3, 3, stride=2), l2=0.1) >> pc.MaxPool2d(2) >> pc.Flatten() >> pc.Linear(4), {"x": IMAGES}),
+        (pc.Conv1d(4, 3) >> pc.LayerNorm() >> pc.ReLU() >> pc.GlobalMaxPool() >> pc.Linear(4), SERIES),
+        (pc.Conv1d(4, 3, stride=2, padding="valid") >> pc.ReLU() >> pc.GlobalAvgPool() >> pc.Linear(4), {"x": SERIES["x"]}),
+    ],
+)
+def test_parts_of_images_and_series_add_up_to_the_whole(cut, net, options):
+    """The last batch of 45 rows has 6: some of the parts are empty."""
+    off, seen = cut
+    in_parts = fitted(net, **options)
+    assert seen
+    assert_same(in_parts, fitted(net, **options, engine="numpy"), rtol=1e-9, atol=1e-11)
+    off()
+    count = len(seen)
+    assert_same(in_parts, fitted(net, **options), rtol=1e-9, atol=1e-11)
+    assert len(seen) == count
+
+
+def test_a_population_of_networks_in_parts_computes_the_bits_of_single_fits(cut):
+    alone = fitted(CONV, IMAGES)
+    population = pc.Population(
+        CONV, (6, 6, 2), "softmax_cross_entropy", dtype="float64", seed=3, optimizer="adam", learning_rate=[0.02, 0.1]
+    )
+    population.fit(IMAGES, Y, epochs=3, batch_size=13, engine="jax", how="threads", progress=False)
+    assert len(cut[1]) == 3
+    assert_same(population[0], alone, rtol=0, atol=0)
+
+
+def test_a_fit_in_parts_that_fails_tells_the_place(cut):
+    net = pc.Conv2d(3, 3) >> pc.ReLU() >> pc.Flatten() >> pc.Linear(4)
+    parts.assert_failure_is_told_as_by_the_whole(net, *cut, x=IMAGES)
 
 
 def test_scikit_learns_penalty_is_added_once(halved):
@@ -110,3 +171,15 @@ def test_only_steps_of_a_middling_length_are_halved():
     assert rows_of_part(mlp(*8 * [100]), 64, (100,)) == 0  # 17 layers
     assert rows_of_part(pc.Linear(256) >> pc.BatchNorm() >> pc.Linear(256), 64, (100,)) == 0
     assert rows_of_part(pc.Conv2d(8, 3) >> pc.ReLU() >> pc.Flatten() >> pc.Linear(10), 8, (12, 12, 1)) == 0
+
+
+def test_images_are_cut_by_how_long_a_step_takes():
+    def conv(*units, wide=10):
+        layers = [layer for n in units for layer in (pc.Conv2d(n), pc.ReLU(), pc.AvgPool2d())]
+        return pc.Chain(*layers, pc.Flatten(), pc.Linear(wide))
+
+    sizes = {8: 0, 16: 0, 32: 16, 64: 32, 128: 16, 256: 32}
+    assert {size: rows_of_part(conv(16, 32), size, (28, 28, 1)) for size in sizes} == sizes
+    assert rows_of_part(conv(64, 128), 32, (32, 32, 3)) == 16  # eight parts would have four rows
+    assert rows_of_part(conv(16, wide=4096), 64, (28, 28, 1)) == 0  # each part would have gradients of 50 MB
+    assert rows_of_part(pc.Conv2d(64) >> pc.BatchNorm() >> pc.Flatten() >> pc.Linear(10), 128, (28, 28, 1)) == 0
