@@ -48,7 +48,7 @@ def convolves(net: Layer) -> bool:
 def chunk(net: Any, loss: Any, optimizer: Any, rows: int, aside: bool, state: Any, data: Batch, plan: Any) -> tuple[Any, ...]:
     """As the engine's `chunk`, followed by what the loop only keeps alive where two halves are to go side by side."""
     batch = jax.eval_shape(functools.partial(engine.batch_of, size=rows), data, plan, 0, 0)
-    gradients: Any = functools.partial(mean_gradients, net, loss)
+    gradients: Any = jax.jit(functools.partial(mean_gradients, net, loss))  # traced once for all parts
     if aside:
         part, kept = with_values(gradients, state.params, state.seed, state.step, batch, jnp.int32(0))
     else:
