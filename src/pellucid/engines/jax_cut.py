@@ -48,11 +48,12 @@ def convolves(net: Layer) -> bool:
 def chunk(net: Any, loss: Any, optimizer: Any, rows: int, aside: bool, state: Any, data: Batch, plan: Any) -> tuple[Any, ...]:
     """As the engine's `chunk`, followed by what the loop only keeps alive where two halves are to go side by side."""
     batch = jax.eval_shape(functools.partial(engine.batch_of, size=rows), data, plan, 0, 0)
-    gradients: Any = jax.jit(functools.partial(mean_gradients, net, loss))  # traced once for all parts
+    gradients: Any = functools.partial(mean_gradients, net, loss)
     if aside:
         part, kept = with_values(gradients, state.params, state.seed, state.step, batch, jnp.int32(0))
     else:
-        part, kept = lambda *args: (gradients(*args), []), []
+        once = jax.jit(gradients)  # traced once for all parts
+        part, kept = lambda *args: (once(*args), []), []
 
     def step(i: Any, carry: Any) -> Any:
         state, table, turns, _ = carry
