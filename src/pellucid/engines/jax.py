@@ -230,18 +230,18 @@ def chunk(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: An
     # the loop carries narrow matrices turned round, as their gradients come; of single rows they come as they are
     turned = jax.tree.map(lambda a: on_cpu() and plan.rows.shape[1] > 1 and is_narrow(*a.shape), state)
 
-    def turn(state: Any, place: Any) -> Any:
+    def turn(state: Any, place: Any = lambda a: a) -> Any:
         return jax.tree.map(lambda a, is_turned: place(a.T) if is_turned else a, state, turned)
 
     def step(i: Any, carry: Any) -> Any:
-        state, sums = turn(carry[0], lambda a: a), carry[1]
+        state, sums = turn(carry[0]), carry[1]
         state, row = training_step(JaxOps, net, loss, optimizer, state, batch_of(data, plan, i), plan.rates[i])
         return turn(state, in_rows), lax.dynamic_update_index_in_dim(sums, jnp.stack(row), i, 0)
 
     sums = jnp.zeros((plan.rows.shape[0], 2 + len(loss.scores)), dtype=data.weight.dtype)
     several = UNROLL if len(plan.rows) >= MANY and not is_recurrent(net) else 1
     state, sums = repeat(plan.count, step, (turn(state, in_rows), sums), several)
-    state = turn(state, lambda a: a)
+    state = turn(state)
     return jax.tree.unflatten(form, jax.tree.leaves(state)), sums, all_finite(jnp, sums, state.params)
 
 
