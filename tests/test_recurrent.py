@@ -367,6 +367,12 @@ KERNEL_CASES = [
     RNN(64, activation=pc.Sigmoid()),
     RNN(16, activation=pc.LeakyReLU()),
     RNN(16, bias=False),
+    RNN(24, outputs="every"),
+    RNN(3),
+    LSTM(16),
+    LSTM(20, reverse=True, outputs="every"),
+    GRU(16, outputs="every"),
+    GRU(10, bias=False),
 ]
 
 
@@ -435,8 +441,8 @@ def test_a_gpus_program_has_one_kernel_ahead_and_one_back(layer, monkeypatch):
 
 @pytest.mark.parametrize(
     ("layer", "rows"),
-    [(RNN(16), 20), (RNN(24), 32), (RNN(8), 32), (RNN(256), 32), (LSTM(16), 32), (GRU(16), 32), (RNN(16, activation=pc.Softplus()), 32)],
-    ids=["rows left over", "not a power of two", "too few units", "too many weights", "split gates", "three blocks", "unknown operation"],
+    [(RNN(256), 32), (LSTM(128), 32), (GRU(128), 257), (RNN(16, activation=pc.Softplus()), 32), (RNN(1), 8)],
+    ids=["too many weights", "too many weights in gates", "many weights and rows", "unknown operation", "one unit"],
 )
 def test_what_no_kernel_can_do_is_scanned(layer, rows, monkeypatch):
     X = np.random.default_rng(0).normal(size=(rows, 3, 5)).astype(np.float32)
@@ -458,13 +464,45 @@ def test_without_pallas_for_a_gpu_a_layer_is_scanned(monkeypatch):
     assert done == [False, False]
 
 
-def test_padded_sequences_and_derived_layers_are_scanned(monkeypatch):
+@pytest.mark.parametrize("layer", [RNN(16), LSTM(10), GRU(16, reverse=True)], ids=repr)
+def test_padded_sequences_go_through_the_kernel(layer, monkeypatch):
+    rng = np.random.default_rng(0)
+    rows = [rng.normal(size=(n, 5)).astype(np.float32) for n in [2, 5, 3] * 8]
     done = in_kernel(monkeypatch)
-    rows = [np.ones((n, 5), np.float32) for n in [2, 3] * 8]
-    Network(RNN(16) >> Linear(1), (None, 5)).fit(rows, np.ones((16, 1)), epochs=1, batch_size=16, engine="jax", progress=False)
+    models = [Network(layer >> Linear(1), (None, 5), seed=1) for _ in range(2)]
+    for model, engine in zip(models, ("numpy", "jax"), strict=True):
+        model.fit(rows, np.arange(24.0)[:, None] / 24, epochs=2, batch_size=8, optimizer=pc.SGD(0.1), engine=engine, progress=False)
     assert done
-    assert not any(done)
-    done.clear()
+    assert all(done)
+    for a, b in zip(*(flatten(model.params, model.net).values() for model in models), strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-6)
+
+
+def test_many_networks_at_once_share_a_kernel(monkeypatch):
+    """As a population on a GPU has it: one program, the parameters of all along a first axis."""
+    import jax
+
+    from pellucid.engines import jax as engine
+
+    layer, rng = LSTM(10), np.random.default_rng(0)
+    x, dy = (rng.normal(size=size).astype(np.float32) for size in ((6, 4, 5), (6, 10)))
+    all_params = [jax.tree.map(np.float32, layer.build(np.random.default_rng(seed), (4, 5))[0]) for seed in range(3)]
+
+    def gradients(p):
+        ops = engine.JaxOps(weight=np.ones(6, np.float32))
+        return layer.backward(ops, p, layer.forward(ops, p, x)[1], dy)[1]
+
+    expected = [gradients(p) for p in all_params]
+    done = in_kernel(monkeypatch)
+    found = jax.vmap(gradients)(jax.tree.map(lambda *a: np.stack(a), *all_params))
+    assert done == [True, True]
+    for i, one in enumerate(expected):
+        for name, value in one.items():
+            np.testing.assert_allclose(found[name][i], value, rtol=1e-4, atol=1e-6)
+
+
+def test_derived_layers_are_scanned(monkeypatch):
+    done = in_kernel(monkeypatch)
 
     class Twice(pc.Layer):
         """A layer whose derivative JAX finds."""

@@ -1,32 +1,34 @@
 """A scan on a GPU as one kernel, written in Pallas.
 
 XLA starts several kernels for every step of a scan, each of which takes longer to start than to run. Here a block of the
-GPU takes some rows of the batch through all steps, and the state never leaves it. What a step does is the layer's own
-function, traced into the kernel: no formula is written again.
+GPU takes one row of the batch through all steps: the state never leaves it, and neither do the weights, which lie in its
+registers. What a step does is the layer's own function, traced into the kernel: no formula is written again.
+
+A kernel can neither cut an array nor join two, and knows powers of two only. So each array goes through it as a list of
+pieces as wide as the state (one for every gate, say), which zeros fill up to the next power of two.
 """
 
 from __future__ import annotations
 
-import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 __all__ = ["scan_rows"]
 
-ROWS, WARPS, STAGES = 16, 4, 3  # of a block; 16 is the least that matrix units take
-LARGEST = 2**14  # numbers that a step shares with all others (its weights): these fit into a block
-# operations that Pallas has for a GPU
+SMALL, LARGE, MANY = 2**14, 50_000, 256  # weights of which a few blocks fit into a multiprocessor, one block does; rows too many for that
+# operations on single entries that Pallas has for a GPU; the last ones, or their slopes, need not be finite at zero
 # fmt: off
-KNOWN = {
-    "add", "sub", "mul", "div", "neg", "max", "min", "abs", "exp", "log", "tanh", "logistic", "sqrt", "sign", "square",
-    "integer_pow", "select_n", "gt", "lt", "ge", "le", "eq", "dot_general", "transpose", "broadcast_in_dim",
-    "convert_element_type", "jit",
+ENTRYWISE = {
+    "add", "sub", "mul", "neg", "max", "min", "abs", "exp", "tanh", "logistic", "sign", "square",
+    "select_n", "gt", "lt", "ge", "le", "eq", "convert_element_type",
 }
+NOT_AT_ZERO = {"div", "log", "sqrt", "integer_pow"}
 # fmt: on
 
 
@@ -35,72 +37,163 @@ def scan_rows(function: Callable[[Any, Any], Any], carry: Any, xs: Any, reverse:
 
     Rows are the first axis of what is carried, and the second of `xs` (behind the steps).
     """
-    steps = len(jax.tree.leaves(xs)[0])
-    before, one = jax.tree.map(lambda a: a[:ROWS], carry), jax.tree.map(lambda a: a[0, :ROWS], xs)
-    step, shared = jax.closure_convert(function, before, one)
-    jaxpr = jax.make_jaxpr(step)(before, one, *shared)
-    if not all(map(is_fine, jax.tree.leaves((carry, one)))) or not is_known(jaxpr, shared):
-        return None
     try:
         from jax.experimental import pallas
         from jax.experimental.pallas import triton
     except ImportError:  # JAX 0.11 says that a later version will not have it
         return None
     warnings.filterwarnings("ignore", "The Pallas Triton backend is deprecated", DeprecationWarning)
-    shapes = jax.eval_shape(step, before, one, *shared)[1]
-    rows = len(jax.tree.leaves(carry)[0])
-    inputs, states, place = jax.tree.leaves(xs), jax.tree.leaves(carry), jax.tree.structure((carry, one))
-    outputs, form = jax.tree.flatten(shapes)
+    row = jax.tree.map(lambda a: a[:1], carry), jax.tree.map(lambda a: a[0, :1], xs)
+    traced, (_, shapes) = jax.make_jaxpr(function, return_shape=True)(*row)
+    program, weights = traced.jaxpr, traced.consts
+    states, inputs, (outputs, form) = jax.tree.leaves(carry), jax.tree.leaves(xs), jax.tree.flatten(shapes)
+    (steps, rows), cut = inputs[0].shape[:2], Pieces(states[0].shape[-1])
+    fine = [a.ndim == 2 and cut.fits(a) for a in (*states, *outputs)]
+    fine += [a.ndim == 3 and (cut.fits(a) or (a.shape[2] == 1 and a.dtype in (bool, jnp.float32))) for a in inputs]
+    fine += [a.ndim in (1, 2) and cut.fits(a) and cut.fits(a.T) for a in weights]
+    if cut.width == 1 or not all(fine):
+        return None
+    weights = [cut.fill(cut.fill(a).T).T if a.ndim > 1 else cut.fill(a) for a in weights]
+    size = sum(a.size for a in weights)
+    if size > LARGE or (size > SMALL and rows > MANY):
+        return None
+    # what is never read need not be there, and what comes out beside the states can be computed from them afterwards
+    read = {v for equation in program.eqns for v in equation.invars if not hasattr(v, "val")}
+    used = [i for i, v in enumerate(program.invars[len(states) :]) if v in read]
+    ends, values = program.outvars[: len(states)], program.outvars[len(states) :]
+    stored = [values.index(v) for v in ends] if all(v in values for v in ends) else range(len(values))
+
+    def place(i: Any) -> Any:
+        return steps - 1 - i if reverse else i
 
     def kernel(*refs: Any) -> None:
-        read = iter(refs)
-        take = lambda many: [next(read) for _ in many]  # noqa: E731
-        weights, start, x, end, y = take(shared), take(states), take(inputs), take(states), take(outputs)
-        weights = [w[...] for w in weights]
+        left = iter(refs)
+        shared, start, given, end, y = ([next(left) for _ in many] for many in (weights, states, used, states, stored))
+        shared = [cut.read(ref) for ref in shared]
 
-        def body(i: Any, h: Any) -> Any:
-            t = steps - 1 - i if reverse else i
-            h, values = step(*jax.tree.unflatten(place, [*h, *(a[t] for a in x)]), *weights)
-            for ref, value in zip(y, jax.tree.leaves(values), strict=True):
-                ref[t] = value
-            return jax.tree.leaves(h)
+        def at(t: Any) -> dict[int, Any]:
+            found = {i: cut.read(ref, t, 0) for i, ref in zip(used, given, strict=True)}
+            return {i: x != 0 if inputs[i].dtype == bool else x for i, x in found.items()}
 
-        for ref, value in zip(end, lax.fori_loop(0, steps, body, [h[...] for h in start]), strict=True):
-            ref[...] = value
+        def body(i: Any, now: Any) -> Any:
+            (h, x), following = now, at(place(jnp.minimum(i + 1, steps - 1)))  # on its way while this step is computed
+            found = cut.evaluate(program, [*shared, *h, *(x.get(k) for k in range(len(inputs)))])
+            for ref, k in zip(y, stored, strict=True):
+                cut.write(ref, found[len(states) + k], place(i), 0)
+            return found[: len(states)], following
 
-    def block(axis: int, shape: tuple[int, ...]) -> Any:  # all of an array but for the axis of the rows
+        h, _ = lax.fori_loop(0, steps, body, ([cut.read(ref, 0) for ref in start], at(place(0))))
+        for ref, value in zip(end, h, strict=True):
+            cut.write(ref, value, 0)
+
+    def block(shape: tuple[int, ...], axis: int) -> Any:  # all of an array, but one row
         at = lambda i: tuple(i if k == axis else 0 for k in range(len(shape)))  # noqa: E731
-        return pallas.BlockSpec(tuple(ROWS if k == axis else n for k, n in enumerate(shape)), at)
+        return pallas.BlockSpec(tuple(1 if k == axis else n for k, n in enumerate(shape)), at)
 
-    results = [(0, jax.ShapeDtypeStruct(a.shape, a.dtype)) for a in states]
-    results += [(1, jax.ShapeDtypeStruct((steps, rows, *a.shape[1:]), a.dtype)) for a in outputs]
-    arguments = [*((-1, a) for a in shared), *((0, a) for a in states), *((1, a) for a in inputs)]
-    found = pallas.pallas_call(
+    arguments = [*((a, -1) for a in weights), *((cut.fill(a), 0) for a in states), *((cut.fill(inputs[i]), 1) for i in used)]
+    results = [((rows, cut.filled(a)), 0) for a in states] + [((steps, rows, cut.filled(outputs[k])), 1) for k in stored]
+    call = pallas.pallas_call(
         kernel,
-        grid=(rows // ROWS,),
-        in_specs=[block(axis, a.shape) for axis, a in arguments],
-        out_specs=[block(axis, a.shape) for axis, a in results],
-        out_shape=[a for _, a in results],
-        compiler_params=triton.CompilerParams(num_warps=WARPS, num_stages=STAGES),
+        grid=(rows,),
+        in_specs=[block(a.shape, axis) for a, axis in arguments],
+        out_specs=[block(shape, axis) for shape, axis in results],
+        out_shape=[jax.ShapeDtypeStruct(shape, jnp.float32) for shape, _ in results],
+        compiler_params=triton.CompilerParams(num_warps=8 if size > SMALL else max(1, min(4, size // 2**11)), num_stages=1),
         interpret=interpret,
-    )(*(a for _, a in arguments))
-    return jax.tree.unflatten(jax.tree.structure(carry), found[: len(states)]), jax.tree.unflatten(form, found[len(states) :])
+    )
+    try:
+        found = [cut.strip(a) for a in call(*(a for a, _ in arguments))]
+    except Unknown:
+        return None
+    end, kept = found[: len(states)], dict(zip(stored, found[len(states) :], strict=True))
+    if len(kept) < len(values):
+        before = [[kept[k][1:], s[None]] if reverse else [s[None], kept[k][:-1]] for s, k in zip(states, stored, strict=True)]
+        before = jax.tree.unflatten(jax.tree.structure(carry), map(jnp.concatenate, before))
+        kept = dict(enumerate(jax.tree.leaves(jax.vmap(function)(before, xs)[1]))) | kept
+    return jax.tree.unflatten(jax.tree.structure(carry), end), jax.tree.unflatten(form, [kept[k] for k in range(len(values))])
 
 
-def is_fine(a: Any) -> bool:
-    """Whether a block can take rows of this array: whole blocks of them, of a power of two numbers each."""
-    return a.dtype == jnp.float32 and len(a) % ROWS == 0 and a.ndim == 2 and a.shape[1] >= ROWS and a.shape[1].bit_count() == 1
+class Unknown(Exception):
+    """Something that no kernel can do."""
 
 
-def is_known(jaxpr: Any, shared: list[Any]) -> bool:
-    """Whether all that a step does can be done in a kernel, and what all steps share fits into a block."""
-    fits = sum(math.prod(a.shape) for a in shared) <= LARGEST and all(n.bit_count() == 1 for a in shared for n in a.shape)
-    return fits and not jaxpr.consts and all(name in KNOWN for name in operations(jaxpr.jaxpr))
+class Pieces:
+    """How arrays are cut: into pieces of one width, each filled up with zeros to a power of two."""
 
+    def __init__(self, width: int) -> None:
+        self.width, self.wide = width, max(16, 1 << (width - 1).bit_length())
 
-def operations(jaxpr: Any) -> Iterator[str]:
-    """The names of all operations, also of those inside of others."""
-    for equation in jaxpr.eqns:
-        yield equation.primitive.name
-        if "jaxpr" in equation.params:
-            yield from operations(equation.params["jaxpr"].jaxpr)
+    def fits(self, a: Any) -> bool:
+        """Whether the last axis of an array can be cut like that."""
+        return a.dtype == jnp.float32 and a.shape[-1] % self.width == 0
+
+    def filled(self, a: Any) -> int:
+        """How long the last axis gets."""
+        return a.shape[-1] // self.width * self.wide
+
+    def fill(self, a: Any) -> Any:
+        """The array with zeros behind every piece of the last axis; of single numbers, as they are."""
+        if a.shape[-1] > 1 and self.wide > self.width:
+            parts = a.reshape(*a.shape[:-1], -1, self.width)
+            a = jnp.pad(parts, [*[(0, 0)] * a.ndim, (0, self.wide - self.width)]).reshape(*a.shape[:-1], -1)
+        return a.astype(jnp.float32)
+
+    def strip(self, a: Any) -> Any:
+        """The opposite of `fill`."""
+        return a if self.wide == self.width else a.reshape(*a.shape[:-1], -1, self.wide)[..., : self.width].reshape(*a.shape[:-1], -1)
+
+    def read(self, ref: Any, *place: Any) -> Any:
+        """The pieces at a place, of a matrix in rows of pieces; a single number as such."""
+        if ref.shape[-1] == 1:
+            return ref[*place, 0]
+        parts = [slice(i, i + self.wide) for i in range(0, ref.shape[-1], self.wide)]
+        if len(ref.shape) == len(place) + 1:
+            return [ref[*place, part] for part in parts]
+        return [[ref[i : i + self.wide, part] for part in parts] for i in range(0, ref.shape[0], self.wide)]
+
+    def write(self, ref: Any, value: Any, *place: Any) -> None:
+        if not isinstance(value, list):
+            raise Unknown("a number for all units")
+        for i, piece in enumerate(value):
+            ref[*place, i * self.wide : (i + 1) * self.wide] = piece
+
+    def evaluate(self, program: Any, given: list[Any]) -> list[Any]:
+        """What a program computes of one row: numbers, and arrays in pieces."""
+        known = dict(zip((*program.constvars, *program.invars), given, strict=True))
+        read = lambda v: v.val if hasattr(v, "val") else known[v]  # noqa: E731
+        for equation in program.eqns:
+            found = self.operation(equation.primitive, [read(v) for v in equation.invars], **equation.params)
+            known |= zip(equation.outvars, found, strict=True)
+        return [read(v) for v in program.outvars]
+
+    def operation(self, primitive: Any, values: list[Any], **settings: Any) -> list[Any]:
+        """One operation of such a program."""
+        name, lists = primitive.name, [v for v in values if isinstance(v, list)]
+        matrices = [isinstance(v[0], list) for v in lists]
+        if name == "jit" and not settings["jaxpr"].consts:
+            return self.evaluate(settings["jaxpr"].jaxpr, values)
+        if name == "dot_general" and matrices == [False, True] and settings["dimension_numbers"] == (((1,), (0,)), ((), ())):
+            products = [[(piece[:, None] * w).sum(0) for w in row] for piece, row in zip(*values, strict=True)]
+            return [[sum(parts[1:], start=parts[0]) for parts in zip(*products, strict=True)]]
+        if any(matrices):
+            raise Unknown(name)
+        if name == "broadcast_in_dim" and all(len(v) * self.width == settings["shape"][-1] for v in lists):
+            return values
+        if name == "concatenate" and settings["dimension"] == 1:
+            return [[piece for value in values for piece in value]]
+        if name == "split":
+            ends = np.cumsum(settings["sizes"])
+            return [self.slice(values[0], *span) for span in zip([0, *ends], ends, strict=False)]
+        if name == "slice" and not settings["strides"]:
+            return [self.slice(values[0], settings["start_indices"][-1], settings["limit_indices"][-1])]
+        if name not in ENTRYWISE and not (name in NOT_AT_ZERO and self.wide == self.width):
+            raise Unknown(name)
+        if not lists:
+            return [primitive.bind(*values, **settings)]
+        pieces = [v if isinstance(v, list) else [jnp.full(self.wide, v)] * len(lists[0]) for v in values]
+        return [[primitive.bind(*parts, **settings) for parts in zip(*pieces, strict=True)]]
+
+    def slice(self, value: list[Any], start: int, end: int) -> list[Any]:
+        if start % self.width or end % self.width:
+            raise Unknown("a slice through a piece")
+        return value[start // self.width : end // self.width]
