@@ -35,7 +35,8 @@ TARGET, LONG = 0.1, 2.0  # seconds of work in a compiled chunk, about; and the m
 HALVED, LARGE, DEEP, COMPILE_HALVES = (120e-6, 1e-3), 2**16, 16, 0.45
 # One with convolutions goes through in so many parts where a step takes so long, each of so many rows at least: what is in between
 # stays in a core's cache. Each part has gradients of its own to be written and added up, which may take so much of the step.
-CUT, LEAST_ROWS, COMPILE_PART, ADD_UP, SHARE = {10e-3: 8, 2e-3: 2}, 8, 0.12, 0.4e-9, 0.1
+# The program holds no more than four: they take turns.
+CUT, LEAST_ROWS, AT_ONCE, COMPILE_PART, ADD_UP, SHARE = {10e-3: 8, 2e-3: 2}, 8, 4, 0.12, 0.4e-9, 0.1
 
 
 class Work(NamedTuple):
@@ -69,7 +70,7 @@ def predict_work(net: Layer, params: Any, batch: int, row: Batch | None = None) 
     waiting = max(0.0, NUMPY_READ * weights - NUMPY["product"] * amounts["product"])
     numpy, jax = (sum(engine[what] * amount for what, amount in amounts.items()) for engine in (NUMPY, GPU if has_gpu() else JAX))
     parts = 1 if has_gpu() or used["scan"] else parts_of(net, params, batch, jax, convolves=bool(used["convolution"]))
-    cutting = COMPILE_PART * parts if used["convolution"] else COMPILE_HALVES
+    cutting = COMPILE_PART * min(parts, AT_ONCE) if used["convolution"] else COMPILE_HALVES
     compile = COMPILE + COMPILE_PER_LAYER * count(net) + cutting * (parts > 1)
     return Work(numpy + waiting, jax, compile + (0 if "jax" in sys.modules else IMPORT_JAX) + START_GPU * has_gpu(), parts)
 

@@ -10,12 +10,14 @@ away as long as the value is needed; so the loop carries the values of both halv
 the loop, where nobody looks at them.
 
 **Convolutions.** What lies between the layers for images is larger than a core's cache. In parts it is not, and XLA runs
-operations of different parts side by side of its own accord. Here memory is better used again.
+operations of different parts side by side of its own accord. Here memory is better used again. They take turns, four at a
+time: that compiles faster than eight at once, and trains as fast or faster.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import jax
@@ -26,6 +28,7 @@ from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 from ..layers.base import Layer
 from ..training.step import Batch, all_finite
 from . import jax as engine
+from .choose import AT_ONCE
 from .jax_parts import joined, mean_gradients
 
 __all__ = ["train"]
@@ -54,19 +57,31 @@ def chunk(net: Any, loss: Any, optimizer: Any, rows: int, aside: bool, state: An
     else:
         once = jax.jit(gradients)  # traced once for all parts
         part, kept = lambda *args: (once(*args), []), []
+    parts = math.ceil(plan.rows.shape[1] / rows)
+    at_once = min(parts, AT_ONCE)
+    firsts = rows * jnp.arange(math.ceil(parts / at_once) * at_once, dtype=jnp.int32).reshape(-1, at_once)
 
     def step(i: Any, carry: Any) -> Any:
         state, table, turns, _ = carry
-        turns, found, values = [lax.sort(turn) for turn in turns], [], []
-        for first in (turns[0][0], turns[-1][0] + rows) if aside else range(0, plan.rows.shape[1], rows):
+        turns = [lax.sort(turn) for turn in turns]
+
+        def one(first: Any) -> tuple[Any, Any]:
             batch = engine.batch_of(data, plan, i, first, rows)
-            one, alive = part(state.params, state.seed, state.step, batch, first)
-            found.append(one)
-            values += [jax.tree.leaves(batch), alive] if aside else []
+            found, alive = part(state.params, state.seed, state.step, batch, first)
+            return found, [jax.tree.leaves(batch), alive]
+
+        found: Any
+        values: Any
+        if aside:
+            found, values = zip(one(turns[0][0]), one(turns[-1][0] + rows), strict=True)
+        else:
+            several = lambda _, firsts: (None, [one(first)[0] for first in firsts])  # noqa: E731
+            _, each = lax.scan(several, None, firsts)
+            found, values = [jax.tree.map(lambda a, k=k: a[k], part) for k in range(len(firsts)) for part in each], ()
         return *joined(optimizer, state, found, data._replace(x=None, target=None), plan, i, table), turns, values
 
     table = jnp.zeros((plan.rows.shape[0], 2 + len(loss.scores)), dtype=data.weight.dtype)
-    values = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), 2 * [jax.tree.leaves(batch), kept] if aside else [])
+    values = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), 2 * ([jax.tree.leaves(batch), kept],) if aside else ())
     carry = state, table, TURNS * aside * [jnp.zeros(2, jnp.int32)], values
     state, table, *rest = lax.fori_loop(0, plan.count, step, carry)
     return state, table, all_finite(jnp, table, state.params), rest
