@@ -55,7 +55,7 @@ def scan_rows(function: Callable[[Any, Any], Any], carry: Any, xs: Any, reverse:
         return None
     weights = [cut.fill(cut.fill(a).T).T if a.ndim > 1 else cut.fill(a) for a in weights]
     size = sum(a.size for a in weights)
-    if size > LARGE or (size > SMALL and rows > MANY):
+    if size > LARGE or (size > SMALL and rows > MANY) or any(a.size // cut.width * cut.wide >= 2**31 for a in inputs):  # places are 32 bits
         return None
     # what is never read need not be there, and what comes out beside the states can be computed from them afterwards
     read = {v for equation in program.eqns for v in equation.invars if not hasattr(v, "val")}
