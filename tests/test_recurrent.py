@@ -501,6 +501,53 @@ def test_many_networks_at_once_share_a_kernel(monkeypatch):
             np.testing.assert_allclose(found[name][i], value, rtol=1e-4, atol=1e-6)
 
 
+W, V, B = (np.random.default_rng(i).normal(size=size).astype(np.float32) for i, size in enumerate([(5, 5), (10, 5), (5,)]))
+STEPS = {  # whether a kernel does it
+    "units filled up are not finite": (lambda xp, h, x: (xp.tanh(1 / x @ W), h), True),
+    "a root, a logarithm": (lambda xp, h, x: (xp.tanh(xp.sqrt(x * x) + xp.log(x * x + 1) @ W), h), True),
+    "a state that is an input": (lambda xp, h, x: (x, h + 1), True),
+    "an output that is an input": (lambda xp, h, x: (xp.tanh(h @ W), (x, h * 2)), True),
+    "a state that is a constant": (lambda xp, h, x: (xp.zeros_like(h), h + x), False),
+    "an output without rows": (lambda xp, h, x: (xp.tanh(h + x), xp.tanh(B)[None] * 2), False),
+    "an output that is the weights": (lambda xp, h, x: (xp.tanh(h @ W + x), W), False),
+    "joined with zeros": (lambda xp, h, x: (xp.tanh(xp.concatenate([h, xp.zeros_like(h)], -1) @ V + x), h), False),
+    "cut through a piece": (lambda xp, h, x: (xp.tanh(xp.concatenate([h[:, 2:], x[:, :2]], -1)), h), False),
+    "a sum over units": (lambda xp, h, x: (h - x.sum(1, keepdims=True), h), False),
+    "two products": (lambda xp, h, x: (xp.tanh(xp.concatenate([h @ W, x], -1) @ V + B), h), True),
+    "whole numbers": (lambda xp, h, x: (h + x.astype(int), h), False),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("reverse", [False, True])
+def test_whatever_a_step_does_a_kernel_does_the_same_or_leaves_it(name, reverse):
+    import jax
+    import jax.numpy as jnp
+
+    from pellucid.engines.jax_kernel import scan_rows
+
+    step, known = STEPS[name]
+    rng = np.random.default_rng(0)
+    function, h, x = lambda h, x: step(jnp, h, x), jnp.float32(rng.normal(size=(3, 5))), jnp.float32(rng.normal(size=(4, 3, 5)))
+    found, expected = scan_rows(function, h, x, reverse, interpret=True), jax.lax.scan(function, h, x, reverse=reverse)
+    assert (found is not None) == known
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True) if known else ():
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "shapes", [[(3, 5), (4, 3)], [(3,), (4, 3, 5)], [(0, 5), (4, 0, 5)], [(3, 5), (0, 3, 5)], [(3, 0), (4, 3, 5)]], ids=str
+)
+def test_arrays_of_other_shapes_are_left(shapes):
+    import jax.numpy as jnp
+
+    from pellucid.engines.jax_kernel import scan_rows
+
+    h, x = map(jnp.zeros, shapes)
+    assert scan_rows(lambda h, x: (h, h), h, x, False, interpret=True) is None
+    assert scan_rows(lambda h, x: (h, h), h, None, False, interpret=True) is None
+
+
 def test_derived_layers_are_scanned(monkeypatch):
     done = in_kernel(monkeypatch)
 

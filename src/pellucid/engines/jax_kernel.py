@@ -10,6 +10,7 @@ pieces as wide as the state (one for every gate, say), which zeros fill up to th
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -21,15 +22,16 @@ from jax import lax
 
 __all__ = ["scan_rows"]
 
-SMALL, LARGE, MANY = 2**14, 50_000, 256  # weights of which a few blocks fit into a multiprocessor, one block does; rows too many for that
-# operations on single entries that Pallas has for a GPU; the last ones, or their slopes, need not be finite at zero
+SMALL, LARGE, WIDEST, MANY = 2**14, 50_000, 256, 256  # weights of several blocks fit into a multiprocessor, of one; units; rows
+WARPS = {8: SMALL + 1, 4: 2**13, 2: 2**12, 1: 0}  # of a block, from so many weights on
+# operations on single entries that Pallas has for a GPU: on numbers, and on truth values
 # fmt: off
 ENTRYWISE = {
-    "add", "sub", "mul", "neg", "max", "min", "abs", "exp", "tanh", "logistic", "sign", "square",
-    "select_n", "gt", "lt", "ge", "le", "eq", "convert_element_type",
+    "add", "sub", "mul", "div", "neg", "max", "min", "abs", "exp", "log", "tanh", "logistic", "sqrt", "sign", "square",
+    "integer_pow", "gt", "lt", "ge", "le", "eq",
 }
-NOT_AT_ZERO = {"div", "log", "sqrt", "integer_pow"}
 # fmt: on
+ON_TRUTH = {"select_n", "convert_element_type"}
 
 
 def scan_rows(function: Callable[[Any, Any], Any], carry: Any, xs: Any, reverse: bool, interpret: bool = False) -> Any:
@@ -43,22 +45,24 @@ def scan_rows(function: Callable[[Any, Any], Any], carry: Any, xs: Any, reverse:
     except ImportError:  # JAX 0.11 says that a later version will not have it
         return None
     warnings.filterwarnings("ignore", "The Pallas Triton backend is deprecated", DeprecationWarning)
-    row = jax.tree.map(lambda a: a[:1], carry), jax.tree.map(lambda a: a[0, :1], xs)
-    traced, (_, shapes) = jax.make_jaxpr(function, return_shape=True)(*row)
-    program, weights = traced.jaxpr, traced.consts
-    states, inputs, (outputs, form) = jax.tree.leaves(carry), jax.tree.leaves(xs), jax.tree.flatten(shapes)
+    states, inputs = jax.tree.leaves(carry), jax.tree.leaves(xs)
+    if not (states and inputs) or any(np.ndim(a) != n or not np.size(a) for many, n in ((states, 2), (inputs, 3)) for a in many):
+        return None
     (steps, rows), cut = inputs[0].shape[:2], Pieces(states[0].shape[-1])
-    fine = [a.ndim == 2 and cut.fits(a) for a in (*states, *outputs)]
-    fine += [a.ndim == 3 and (cut.fits(a) or (a.shape[2] == 1 and a.dtype in (bool, jnp.float32))) for a in inputs]
+    some = jax.tree.map(lambda a: a[:2], carry), jax.tree.map(lambda a: a[0, :2], xs)  # two rows tell what has rows from what has not
+    traced, (_, shapes) = jax.make_jaxpr(function, return_shape=True)(*some)
+    program, weights, (outputs, form) = traced.jaxpr, traced.consts, jax.tree.flatten(shapes)
+    fine = [cut.fits(a) for a in states] + [cut.fits(a) and a.ndim == 2 and len(a) == min(2, rows) for a in outputs]
+    fine += [cut.fits(a) or (a.shape[2] == 1 and a.dtype in (bool, jnp.float32)) for a in inputs]
     fine += [a.ndim in (1, 2) and cut.fits(a) and cut.fits(a.T) for a in weights]
     if cut.width == 1 or not all(fine):
         return None
     weights = [cut.fill(cut.fill(a).T).T if a.ndim > 1 else cut.fill(a) for a in weights]
     size = sum(a.size for a in weights)
-    if size > LARGE or (size > SMALL and rows > MANY) or any(a.size // cut.width * cut.wide >= 2**31 for a in inputs):  # places are 32 bits
+    if cut.wide > WIDEST or size > LARGE or (size > SMALL and rows > MANY):
         return None
     # what is never read need not be there, and what comes out beside the states can be computed from them afterwards
-    read = {v for equation in program.eqns for v in equation.invars if not hasattr(v, "val")}
+    read = {v for vs in (*(equation.invars for equation in program.eqns), program.outvars) for v in vs if not hasattr(v, "val")}
     used = [i for i, v in enumerate(program.invars[len(states) :]) if v in read]
     ends, values = program.outvars[: len(states)], program.outvars[len(states) :]
     stored = [values.index(v) for v in ends] if all(v in values for v in ends) else range(len(values))
@@ -78,6 +82,8 @@ def scan_rows(function: Callable[[Any, Any], Any], carry: Any, xs: Any, reverse:
         def body(i: Any, now: Any) -> Any:
             (h, x), following = now, at(place(jnp.minimum(i + 1, steps - 1)))  # on its way while this step is computed
             found = cut.evaluate(program, [*shared, *h, *(x.get(k) for k in range(len(inputs)))])
+            if not all(isinstance(value, list) for value in found):
+                raise Unknown("a number for all units")
             for ref, k in zip(y, stored, strict=True):
                 cut.write(ref, found[len(states) + k], place(i), 0)
             return found[: len(states)], following
@@ -92,13 +98,15 @@ def scan_rows(function: Callable[[Any, Any], Any], carry: Any, xs: Any, reverse:
 
     arguments = [*((a, -1) for a in weights), *((cut.fill(a), 0) for a in states), *((cut.fill(inputs[i]), 1) for i in used)]
     results = [((rows, cut.filled(a)), 0) for a in states] + [((steps, rows, cut.filled(outputs[k])), 1) for k in stored]
+    if any(math.prod(shape) >= 2**31 for shape in (*(a.shape for a, _ in arguments), *(shape for shape, _ in results))):
+        return None  # a kernel counts places in 32 bits
     call = pallas.pallas_call(
         kernel,
         grid=(rows,),
         in_specs=[block(a.shape, axis) for a, axis in arguments],
         out_specs=[block(shape, axis) for shape, axis in results],
         out_shape=[jax.ShapeDtypeStruct(shape, jnp.float32) for shape, _ in results],
-        compiler_params=triton.CompilerParams(num_warps=8 if size > SMALL else max(1, min(4, size // 2**11)), num_stages=1),
+        compiler_params=triton.CompilerParams(num_warps=next(n for n, least in WARPS.items() if size >= least), num_stages=1),
         interpret=interpret,
     )
     try:
@@ -125,7 +133,7 @@ class Pieces:
 
     def fits(self, a: Any) -> bool:
         """Whether the last axis of an array can be cut like that."""
-        return a.dtype == jnp.float32 and a.shape[-1] % self.width == 0
+        return a.dtype == jnp.float32 and a.size > 0 and a.shape[-1] % self.width == 0
 
     def filled(self, a: Any) -> int:
         """How long the last axis gets."""
@@ -151,9 +159,7 @@ class Pieces:
             return [ref[*place, part] for part in parts]
         return [[ref[i : i + self.wide, part] for part in parts] for i in range(0, ref.shape[0], self.wide)]
 
-    def write(self, ref: Any, value: Any, *place: Any) -> None:
-        if not isinstance(value, list):
-            raise Unknown("a number for all units")
+    def write(self, ref: Any, value: list[Any], *place: Any) -> None:
         for i, piece in enumerate(value):
             ref[*place, i * self.wide : (i + 1) * self.wide] = piece
 
@@ -162,38 +168,49 @@ class Pieces:
         known = dict(zip((*program.constvars, *program.invars), given, strict=True))
         read = lambda v: v.val if hasattr(v, "val") else known[v]  # noqa: E731
         for equation in program.eqns:
-            found = self.operation(equation.primitive, [read(v) for v in equation.invars], **equation.params)
+            found = self.operation(equation, [read(v) for v in equation.invars], **equation.params)
             known |= zip(equation.outvars, found, strict=True)
         return [read(v) for v in program.outvars]
 
-    def operation(self, primitive: Any, values: list[Any], **settings: Any) -> list[Any]:
+    def operation(self, equation: Any, values: list[Any], **settings: Any) -> list[Any]:
         """One operation of such a program."""
-        name, lists = primitive.name, [v for v in values if isinstance(v, list)]
+        name, kinds = equation.primitive.name, [v.aval.dtype for v in equation.invars]
+        lists = [v for v in values if isinstance(v, list)]
         matrices = [isinstance(v[0], list) for v in lists]
         if name == "jit" and not settings["jaxpr"].consts:
             return self.evaluate(settings["jaxpr"].jaxpr, values)
+        if any(kind not in (bool, jnp.float32) for kind in (*kinds, *(v.aval.dtype for v in equation.outvars))):
+            raise Unknown("other numbers")
         if name == "dot_general" and matrices == [False, True] and settings["dimension_numbers"] == (((1,), (0,)), ((), ())):
-            products = [[(piece[:, None] * w).sum(0) for w in row] for piece, row in zip(*values, strict=True)]
+            products = [[(self.alone(piece)[:, None] * w).sum(0) for w in row] for piece, row in zip(*values, strict=True)]
             return [[sum(parts[1:], start=parts[0]) for parts in zip(*products, strict=True)]]
         if any(matrices):
             raise Unknown(name)
-        if name == "broadcast_in_dim" and all(len(v) * self.width == settings["shape"][-1] for v in lists):
+        if name == "broadcast_in_dim" and not lists:
             return values
-        if name == "concatenate" and settings["dimension"] == 1:
-            return [[piece for value in values for piece in value]]
-        if name == "split":
-            ends = np.cumsum(settings["sizes"])
-            return [self.slice(values[0], *span) for span in zip([0, *ends], ends, strict=False)]
-        if name == "slice" and not settings["strides"]:
-            return [self.slice(values[0], settings["start_indices"][-1], settings["limit_indices"][-1])]
-        if name not in ENTRYWISE and not (name in NOT_AT_ZERO and self.wide == self.width):
+        if name == "broadcast_in_dim" and settings["broadcast_dimensions"][-1] == len(settings["shape"]) - 1:
+            return [self.slice(values[0], 0, settings["shape"][-1])]
+        if len(lists) == len(values):
+            if name == "concatenate" and settings["dimension"] == 1:
+                return [[piece for value in values for piece in value]]
+            if name == "split" and settings["axis"] == 1:
+                ends = np.cumsum(settings["sizes"])
+                return [self.slice(values[0], *span) for span in zip([0, *ends], ends, strict=False)]
+            if name == "slice" and not settings["strides"] and equation.outvars[0].aval.shape[:-1] == equation.invars[0].aval.shape[:-1]:
+                return [self.slice(values[0], settings["start_indices"][-1], settings["limit_indices"][-1])]
+        if not (name in ENTRYWISE and bool not in kinds) and not (name in ON_TRUTH and (lists or name != "select_n")):
             raise Unknown(name)
+        numbers = [v if isinstance(v, list) else jnp.asarray(v, kind) for v, kind in zip(values, kinds, strict=True)]
         if not lists:
-            return [primitive.bind(*values, **settings)]
-        pieces = [v if isinstance(v, list) else [jnp.full(self.wide, v)] * len(lists[0]) for v in values]
-        return [[primitive.bind(*parts, **settings) for parts in zip(*pieces, strict=True)]]
+            return [equation.primitive.bind(*numbers, **settings)]
+        pieces = [v if isinstance(v, list) else [jnp.full(self.wide, v)] * len(lists[0]) for v in numbers]
+        return [[equation.primitive.bind(*parts, **settings) for parts in zip(*pieces, strict=True)]]
+
+    def alone(self, piece: Any) -> Any:
+        """A piece without what functions made of the zeros that fill it up: it need not be finite, and weights of zero would not help."""
+        return piece if self.wide == self.width else jnp.where(lax.iota(jnp.int32, self.wide) < self.width, piece, 0)
 
     def slice(self, value: list[Any], start: int, end: int) -> list[Any]:
-        if start % self.width or end % self.width:
+        if start % self.width or end % self.width or end > len(value) * self.width:
             raise Unknown("a slice through a piece")
         return value[start // self.width : end // self.width]
