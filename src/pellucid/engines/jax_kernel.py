@@ -20,6 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from ..layers.recurrent import shift
+
 __all__ = ["scan_rows"]
 
 SMALL, LARGE, WIDEST, MANY = 2**14, 50_000, 256, 256  # weights of several blocks fit into a multiprocessor, of one; units; rows
@@ -115,8 +117,8 @@ def scan_rows(function: Callable[[Any, Any], Any], carry: Any, xs: Any, reverse:
         return None
     end, kept = found[: len(states)], dict(zip(stored, found[len(states) :], strict=True))
     if len(kept) < len(values):
-        before = [[kept[k][1:], s[None]] if reverse else [s[None], kept[k][:-1]] for s, k in zip(states, stored, strict=True)]
-        before = jax.tree.unflatten(jax.tree.structure(carry), map(jnp.concatenate, before))
+        before = [shift(jnp, start, kept[k], reverse) for start, k in zip(states, stored, strict=True)]
+        before = jax.tree.unflatten(jax.tree.structure(carry), before)
         kept = dict(enumerate(jax.tree.leaves(jax.vmap(function)(before, xs)[1]))) | kept
     return jax.tree.unflatten(jax.tree.structure(carry), end), jax.tree.unflatten(form, [kept[k] for k in range(len(values))])
 
