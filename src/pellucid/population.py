@@ -240,18 +240,15 @@ def fit_all(fits: list[Callable[[], Any]], how: str, threads: int | None = None,
     """Run all fits; returns what each returned or raised."""
     batched = is_batched(how)
     at_once = AT_ONCE if batched else threads or cores()
-    with (
-        bar_of_fits(progress, len(fits)) as advance,
-        one_blas_thread(),
-        ThreadPoolExecutor(at_once) as pool,
-    ):
+    with bar_of_fits(progress, len(fits)) as advance, one_blas_thread():
         meeting = Meeting(len(fits), at_once, batched, advance)
-        futures = [pool.submit(meeting.member, fit) for fit in fits]
-        try:
-            return [future.exception() or future.result() for future in futures]
-        except KeyboardInterrupt:
-            meeting.stop()
-            return [future.exception() or future.result() for future in futures]
+        with ThreadPoolExecutor(meeting.threads) as pool:
+            futures = [pool.submit(meeting.member, fit) for fit in fits]
+            try:
+                return [future.exception() or future.result() for future in futures]
+            except KeyboardInterrupt:
+                meeting.stop()
+                return [future.exception() or future.result() for future in futures]
 
 
 @contextlib.contextmanager

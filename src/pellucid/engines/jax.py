@@ -190,7 +190,7 @@ def stack(net: Any, optimizer: Any, state: Any, data: Batch, size: int) -> Any:
     return stacks.stack(JaxOps, net, optimizer, state, batch)
 
 
-def batch_of(data: Batch, plan: Any, i: Any, first: Any = 0, size: int | None = None) -> Batch:
+def batch_of(data: Batch, plan: Any, i: Any, first: Any = 0, size: int | None = None, known: Batch | None = None) -> Batch:
     """The i-th mini-batch of the plan, or `size` rows of it from the `first` on; rows that it does not have get weight zero."""
     rows = lax.dynamic_index_in_dim(plan.rows, i, keepdims=False)
     places = jnp.arange(size or rows.shape[0], dtype=jnp.int32)
@@ -198,11 +198,21 @@ def batch_of(data: Batch, plan: Any, i: Any, first: Any = 0, size: int | None = 
         places = places + first
         rows = jnp.take(rows, places, mode="clip")
     batch: Batch = jax.tree.map(lambda a: jnp.take(a, rows, axis=0, mode="clip"), data)
-    batch = batch._replace(weight=jnp.where(places < plan.sizes[i], batch.weight, 0))
+    if known is None:
+        return batch._replace(weight=jnp.where(places < plan.sizes[i], batch.weight, 0))
+    if known.target is None:
+        batch = batch._replace(target=lax.optimization_barrier(batch.target))  # or every kernel that needs it gathers it again
+    there = (None if a is None else lax.dynamic_index_in_dim(a, i, keepdims=False) for a in known)
+    return Batch(*(own if one is None else one for own, one in zip(batch, there, strict=True)))
+
+
+def known_before(data: Batch, plan: Any) -> Batch | None:
+    """Of what rows have one number (a weight, a class, a length): all the plan's mini-batches. On a GPU that saves kernels in each step."""
     if on_cpu():
-        return batch
-    target, weight = lax.optimization_barrier((batch.target, batch.weight))  # or every kernel that needs them gathers them again
-    return batch._replace(target=target, weight=weight)
+        return None
+    there = jnp.arange(plan.rows.shape[1], dtype=jnp.int32) < plan.sizes[:, None]
+    known: Batch = jax.tree.map(lambda a: jnp.take(a, plan.rows, axis=0, mode="clip") if a.ndim == 1 else None, data)
+    return known._replace(weight=jnp.where(there, known.weight, 0))
 
 
 def train(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: Any) -> tuple[Any, Any, Any]:
@@ -235,10 +245,11 @@ def chunk(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: An
 
     def step(i: Any, carry: Any) -> Any:
         state, sums = turn(carry[0]), carry[1]
-        state, row = training_step(JaxOps, net, loss, optimizer, state, batch_of(data, plan, i), plan.rates[i])
+        batch = batch_of(data, plan, i, known=known)
+        state, row = training_step(JaxOps, net, loss, optimizer, state, batch, plan.rates[i])
         return turn(state, in_rows), lax.dynamic_update_index_in_dim(sums, jnp.stack(row), i, 0)
 
-    sums = jnp.zeros((plan.rows.shape[0], 2 + len(loss.scores)), dtype=data.weight.dtype)
+    known, sums = known_before(data, plan), jnp.zeros((plan.rows.shape[0], 2 + len(loss.scores)), dtype=data.weight.dtype)
     several = UNROLL if len(plan.rows) >= MANY and not is_recurrent(net) else 1
     state, sums = repeat(plan.count, step, (turn(state, in_rows), sums), several)
     state = turn(state)
@@ -252,10 +263,10 @@ def evaluate(net: Any, loss: Any, params: Any, data: Batch, plan: Any) -> Any:
         net, params = params.net, params.tree
 
     def step(i: Any, sums: Any) -> Any:
-        row = evaluation_step(Predicting, net, loss, params, batch_of(data, plan, i))
+        row = evaluation_step(Predicting, net, loss, params, batch_of(data, plan, i, known=known))
         return lax.dynamic_update_index_in_dim(sums, jnp.stack(row), i, 0)
 
-    sums = jnp.zeros((plan.rows.shape[0], 2 + len(loss.scores)), dtype=data.weight.dtype)
+    known, sums = known_before(data, plan), jnp.zeros((plan.rows.shape[0], 2 + len(loss.scores)), dtype=data.weight.dtype)
     return repeat(plan.count, step, sums)
 
 

@@ -22,6 +22,8 @@ from . import LOCAL
 
 __all__ = ["Meeting"]
 
+SPARE = 2
+
 
 class Meeting:
     """Where fits wait for each other.
@@ -31,9 +33,9 @@ class Meeting:
     fits : int
         How many there are in all.
     at_once : int
-        How many run at the same time; when one has ended, the next begins.
+        How many train at the same time; when one has ended, the next begins.
     batched : bool
-        Whether they train as one program. Otherwise each trains by itself, and they only share the word to stop.
+        Whether they train as one program. Otherwise each trains by itself, and they only share cores and the word to stop.
     ended : function, optional
         Called whenever a fit has ended.
     """
@@ -41,6 +43,9 @@ class Meeting:
     def __init__(self, fits: int, at_once: int, batched: bool, ended: Callable[[], Any] = lambda: None) -> None:
         self.fits, self.left, self.at_once, self.batched, self.ended = fits, fits, at_once, batched, ended
         self.stopped = False
+        #: threads to run them in: spare ones prepare a fit or score it while others train, so that no core waits for Python
+        self.threads = at_once if batched or at_once == 1 else at_once + SPARE
+        self.cores = threading.Semaphore(at_once)
         self.lock, self.waiting = threading.Lock(), list[Request]()
         # those of a batch that do not wait run one after the other: dozens of threads at once would only hinder each other
         self.turn: Any = threading.Lock() if batched else contextlib.nullcontext()
@@ -117,9 +122,12 @@ class Watched:
         """Nobody waits: times of fits that run side by side say little."""
 
     def train(self, *args: Any) -> Any:
-        if self.meeting.stopped:
-            raise KeyboardInterrupt
-        return self.engine.train(*args)
+        with self.meeting.cores:
+            if self.meeting.stopped:
+                raise KeyboardInterrupt
+            outcome = self.engine.train(*args)
+            self.engine.settle(outcome)
+        return outcome
 
 
 class Together(Watched):
@@ -236,9 +244,8 @@ def train(group: list[Request]) -> None:
         plan.append(np.zeros(size, np.int32))
         for i, request in zip(places, group, strict=True):  # who has left the pile gets no rows, and nobody looks at the outcome
             plan[3][i] = count = int(request.plan.count)
-            for whole, part in zip(plan[:3], request.plan[:3], strict=True):
-                whole[i, :count] = part[:count]
-        plan[0] += pile.starts[:, None, None]
+            for whole, part, start in zip(plan[:3], request.plan[:3], (pile.starts[i], 0, 0), strict=True):
+                np.add(part[:count], start, out=whole[i, :count])
         plan[3] = plan[3] if len(counts) > 1 else np.int32(counts.pop())
         state, sums, finite = program()(*first.static, pile.state, pile.data, type(first.plan)(*plan))
         sums, finite = np.asarray(sums), np.asarray(finite)

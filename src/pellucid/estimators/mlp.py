@@ -13,7 +13,7 @@ from sklearn.base import RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import accuracy_score, check_scoring, r2_score
 from sklearn.model_selection import train_test_split
-from sklearn.utils import check_random_state, column_or_1d, compute_sample_weight
+from sklearn.utils import column_or_1d, compute_sample_weight
 from sklearn.utils._param_validation import Interval, Options, StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import type_of_target, unique_labels
@@ -29,7 +29,7 @@ from ..training.finite import NonFiniteError
 from ..training.loop import Job, train
 from ..training.step import Batch
 from .base import OPS, Classifier, NetworkEstimator, SparseRows, binarizer_of, keep, told, with_callbacks
-from .path import MLPLBFGS, MLPSGD, Books, Held, MLPAdam, Order
+from .path import MLPLBFGS, MLPSGD, Books, Draws, Held, MLPAdam, Order
 
 __all__ = ["MLPClassifier", "MLPRegressor"]
 
@@ -139,11 +139,11 @@ class BaseMLP(NetworkEstimator):
         X = X if first else X.astype(self.network_.dtype, copy=False)
         target = self._targets(y, X.dtype)
         weight = self._weights(y, sample_weight, X)
-        random_state = check_random_state(self.random_state)
+        draws = Draws(self.random_state)
         if first:
-            self._initialise(X, target, random_state)
+            self._initialise(X, target, draws)
         data = Batch(SparseRows(X) if hasattr(X, "toarray") else X, target, weight)
-        data, held, score = self._hold_out(data, y, X_val, y_val, random_state)
+        data, held, score = self._hold_out(data, y, X_val, y_val, draws)
         rows = len(data.x)
         size = rows if self.solver == "lbfgs" else self._batch_size(rows)
         memory, rate = (getattr(self, "_memory", None) if incremental else None) or (None, float(self.learning_rate_init))
@@ -154,7 +154,7 @@ class BaseMLP(NetworkEstimator):
         sparse = any(isinstance(batch.x, SparseRows) for batch in (data, held) if batch)
         job = Job(
             data, np.arange(rows), held, self._optimizer_of(books, float(data.weight.sum())), epochs, size,
-            Order(rows, self.shuffle, random_state), "numpy" if sparse else self.engine,
+            Order(rows, self.shuffle, draws), "numpy" if sparse else self.engine,
             callbacks, {}, None, None, False, self.progress, memory=memory,
         )  # fmt: skip
         self._run(job, incremental)
@@ -187,8 +187,8 @@ class BaseMLP(NetworkEstimator):
         return float(optimizer.penalise(engine.NumpyOps(weight=job.data.weight), network.params, value, grads, optimizer.numbers(float))[0])
 
     # ---------------------------------------------------------------- what a fit needs
-    def _initialise(self, X: Any, target: np.ndarray, random_state: np.random.RandomState) -> None:
-        """A new network, its weights drawn from `random_state` exactly as scikit-learn draws them."""
+    def _initialise(self, X: Any, target: np.ndarray, draws: Draws) -> None:
+        """A new network, its weights drawn exactly as scikit-learn draws them."""
         sizes = np.atleast_1d(np.asarray(self.hidden_layer_sizes, dtype=object)).tolist()
         if any(not isinstance(n, Integral) or n <= 0 for n in sizes):
             raise ValueError(f"hidden_layer_sizes must be > 0, got {sizes}.")
@@ -202,13 +202,13 @@ class BaseMLP(NetworkEstimator):
         for i, (fan_in, fan_out) in enumerate(pairwise(units)):
             name = names[min(i, len(names) - 1)] if names else self.activation
             bound = np.sqrt((2.0 if name == "logistic" else 6.0) / (fan_in + fan_out))
-            W = random_state.uniform(-bound, bound, (fan_in, fan_out)).astype(X.dtype, copy=False)
-            b = random_state.uniform(-bound, bound, fan_out).astype(X.dtype, copy=False)
+            W = draws.draw("uniform", -bound, bound, (fan_in, fan_out)).astype(X.dtype)
+            b = draws.draw("uniform", -bound, bound, fan_out).astype(X.dtype)
             hidden: list[Layer] = [] if i == len(sizes) else [name if isinstance(name, Layer) else ACTIVATIONS[name]]
             hidden += [Dropout(self.dropout)] if hidden and self.dropout else []
             layers += [Linear(int(fan_out)), *hidden]
             params += [{"W": W, "b": b}, *({} for _ in hidden)]
-        seed = random_state.randint(2**31 - 1) if self.dropout else 0
+        seed = draws.draw("randint", 2**31 - 1) if self.dropout else 0
         network = Network(Chain(*layers), None, loss, seed=seed, dtype=X.dtype)
         network.params, network.input_shape, network.output_shape = tuple(params), (X.shape[1],), (self.n_outputs_,)
         self.network_, self.n_layers_, self.n_iter_, self.t_ = network, len(units), 0, 0
@@ -236,7 +236,7 @@ class BaseMLP(NetworkEstimator):
             warnings.warn("Got `batch_size` less than 1 or larger than sample size. It is going to be clipped", stacklevel=5)
         return int(min(self.batch_size, rows))
 
-    def _hold_out(self, data: Batch, y: Any, X_val: Any, y_val: Any, random_state: Any) -> tuple[Batch, Batch | None, Any]:
+    def _hold_out(self, data: Batch, y: Any, X_val: Any, y_val: Any, draws: Draws) -> tuple[Batch, Batch | None, Any]:
         """Leave out rows of weight 0, set the validation rows aside, and say how they are scored."""
         there = np.flatnonzero(data.weight)
         if len(there) < len(data.weight):
@@ -251,7 +251,7 @@ class BaseMLP(NetworkEstimator):
             held = Batch(x, self._targets(held_y, data.weight.dtype), np.ones(len(x), data.weight.dtype))
         else:
             mine, theirs = train_test_split(
-                np.arange(len(y)), random_state=random_state, test_size=self.validation_fraction, stratify=self._strata(y)
+                np.arange(len(y)), random_state=draws.random_state, test_size=self.validation_fraction, stratify=self._strata(y)
             )
             if len(theirs) < 2:
                 raise ValueError("The validation set is too small. Increase 'validation_fraction' or the size of your dataset.")

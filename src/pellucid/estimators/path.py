@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from numbers import Integral
+from typing import Any, ClassVar
 
 import numpy as np
+from sklearn.utils import check_random_state
 
 from ..optimizers import LBFGS, SGD, Adam, Optimizer
 from ..schedules import Schedule
 from ..training.callbacks import Callback
 
-__all__ = ["Books", "MLPAdam", "MLPLBFGS", "MLPSGD", "Order"]
+__all__ = ["Books", "Draws", "MLPAdam", "MLPLBFGS", "MLPSGD", "Order"]
+
+ROOM = 2**24  # bytes of what was drawn that are kept for other fits
 
 
 class Alpha(Optimizer):
@@ -68,17 +72,68 @@ class MLPLBFGS(Alpha, LBFGS):
         return {"maxiter": epochs, "gtol": self.tolerance, "maxfun": self.calls}
 
 
-class Order:
-    """The order of rows, drawn from the estimator's own RandomState: each epoch shuffles the last one's order."""
+class Draws:
+    """What a fit draws from its RandomState, in scikit-learn's order.
 
-    def __init__(self, n: int, shuffle: bool, random_state: np.random.RandomState) -> None:
-        self.rows, self.shuffle, self.random_state = np.arange(n), shuffle, random_state
+    Fits that begin with the same whole number and draw the same after it, as those of a search do, share what is drawn.
+    """
+
+    begun: ClassVar[dict[int, Drawn]] = {}
+    held: ClassVar[int] = 0  # bytes
+
+    def __init__(self, random_state: Any) -> None:
+        self.place: Drawn | None = None
+        self.source = None if isinstance(random_state, Integral) else check_random_state(random_state)
+        if self.source is None:
+            if random_state not in Draws.begun:
+                Draws.begun[random_state] = Drawn(check_random_state(random_state))
+            self.place = Draws.begun[random_state]
+
+    @property
+    def random_state(self) -> np.random.RandomState:
+        """The RandomState itself, as it is now; what it draws from here on is not shared."""
+        if self.source is None:
+            assert self.place is not None
+            self.source = np.random.RandomState()
+            self.source.set_state(self.place.state)
+        self.place = None
+        return self.source
+
+    def draw(self, *what: Any) -> Any:
+        """What a method of RandomState gives, called by name: ``draw("uniform", 0, 1, 10)``. Nobody may write into it."""
+        place, (name, *args) = self.place, what
+        if place is None:
+            return getattr(self.random_state, name)(*args)
+        if what in place.after:
+            self.source = None  # the fit has gone past it
+        else:
+            value = getattr(self.random_state, name)(*args)
+            Draws.held += getattr(value, "nbytes", 0)
+            if Draws.held > ROOM:
+                Draws.begun, Draws.held = {}, 0
+            place.after[what] = Drawn(self.random_state, value)
+        self.place = place.after[what]
+        return self.place.value
+
+
+class Drawn:
+    """A value that was drawn, the state of the RandomState behind it, and what was drawn after it."""
+
+    def __init__(self, source: np.random.RandomState, value: Any = None) -> None:
+        self.state, self.value, self.after = source.get_state(legacy=False), value, dict[Any, Drawn]()
+        if isinstance(value, np.ndarray):
+            value.flags.writeable = False
+
+
+class Order:
+    """The order of rows: each epoch shuffles the last one's."""
+
+    def __init__(self, n: int, shuffle: bool, draws: Draws) -> None:
+        self.rows, self.shuffle, self.draws = np.arange(n), shuffle, draws
 
     def __call__(self, epoch: int) -> np.ndarray:
         if self.shuffle:
-            step = np.arange(len(self.rows))
-            self.random_state.shuffle(step)
-            self.rows = self.rows[step]
+            self.rows = self.rows[self.draws.draw("permutation", len(self.rows))]
         return self.rows
 
 

@@ -157,7 +157,7 @@ class Threads(ParallelBackendBase):
     def meet(self, fits: int, advance: Any) -> None:
         """Expect so many fits."""
         self.meeting = Meeting(fits, self.at_once, self.batched, advance)
-        self.pool = ThreadPoolExecutor(self.at_once)
+        self.pool = ThreadPoolExecutor(self.meeting.threads)
 
     def effective_n_jobs(self, n_jobs: Any) -> int:
         return self.at_once
