@@ -501,6 +501,21 @@ def test_many_networks_at_once_share_a_kernel(monkeypatch):
             np.testing.assert_allclose(found[name][i], value, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize(("members", "fits"), [(2, True), (3, False)])
+def test_a_population_counts_as_many_rows(members, fits, monkeypatch):
+    """Where the weights fill a multiprocessor, a kernel takes no more rows than there are of those, about."""
+    from pellucid.engines import jax_kernel, together
+
+    together.program.cache_clear()
+    monkeypatch.setattr(jax_kernel, "SMALL", 0)
+    monkeypatch.setattr(jax_kernel, "MANY", 16)
+    done = in_kernel(monkeypatch)
+    population = pc.Population(RNN(4) >> Linear(1), (3, 2), seed=list(range(members)))
+    population.fit(np.ones((8, 3, 2)), np.ones((8, 1)), epochs=1, batch_size=8, engine="jax", how="batched", progress=False)
+    together.program.cache_clear()
+    assert set(done) == {fits}
+
+
 W, V, B = (np.random.default_rng(i).normal(size=size).astype(np.float32) for i, size in enumerate([(5, 5), (10, 5), (5,)]))
 STEPS = {  # whether a kernel does it
     "units filled up are not finite": (lambda xp, h, x: (xp.tanh(1 / x @ W), h), True),

@@ -21,6 +21,7 @@ import numpy as np
 from jax import lax
 
 from ..layers.recurrent import shift
+from . import LOCAL
 
 __all__ = ["scan_rows"]
 
@@ -61,7 +62,7 @@ def scan_rows(function: Callable[[Any, Any], Any], carry: Any, xs: Any, reverse:
         return None
     weights = [cut.fill(cut.fill(a).T).T if a.ndim > 1 else cut.fill(a) for a in weights]
     size = sum(a.size for a in weights)
-    if cut.wide > WIDEST or size > LARGE or (size > SMALL and rows > MANY):
+    if cut.wide > WIDEST or size > LARGE or (size > SMALL and rows * LOCAL.members > MANY):
         return None
     # what is never read need not be there, and what comes out beside the states can be computed from them afterwards
     read = {v for vs in (*(equation.invars for equation in program.eqns), program.outvars) for v in vs if not hasattr(v, "val")}

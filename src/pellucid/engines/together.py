@@ -268,6 +268,10 @@ def program() -> Any:
 
     def many(net: Any, loss: Any, optimizer: Any, state: State, data: Batch, plan: Any) -> Any:
         axes = plan._replace(rows=0, sizes=0, rates=0, count=None if np.ndim(plan.count) == 0 else 0)
-        return jax.vmap(functools.partial(chunk, net, loss, optimizer), in_axes=(0, None, axes))(state, data, plan)
+        LOCAL.members = len(plan.rows)
+        try:
+            return jax.vmap(functools.partial(chunk, net, loss, optimizer), in_axes=(0, None, axes))(state, data, plan)
+        finally:
+            LOCAL.members = 1
 
     return jax.jit(many, static_argnames=("net", "loss", "optimizer"), compiler_options=engine.OPTIONS)
