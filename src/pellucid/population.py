@@ -240,7 +240,7 @@ def fit_all(fits: list[Callable[[], Any]], how: str, threads: int | None = None,
     """Run all fits; returns what each returned or raised."""
     batched = is_batched(how)
     at_once = AT_ONCE if batched else threads or cores()
-    with bar_of_fits(progress, len(fits)) as advance, one_blas_thread():
+    with bar_of_fits(progress, len(fits)) as advance, one_blas_thread(not batched):
         meeting = Meeting(len(fits), at_once, batched, advance)
         with ThreadPoolExecutor(meeting.threads) as pool:
             futures = [pool.submit(meeting.member, fit) for fit in fits]

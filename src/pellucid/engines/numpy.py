@@ -186,11 +186,14 @@ def keep_freed_memory() -> None:
 
 
 @contextlib.contextmanager
-def one_blas_thread() -> Iterator[None]:
+def one_blas_thread(wanted: bool = True) -> Iterator[None]:
     """A context in which NumPy's products wake no second thread: it goes on spinning and takes a core from whoever else computes.
 
     The limit holds for the process: the first one in sets it, the last one out takes it back.
     """
+    if not wanted:
+        yield
+        return
     with LIMIT.lock:
         if LIMIT.users == 0:
             LIMIT.held = blas().limit(limits=1, user_api="blas")

@@ -8,6 +8,7 @@ import functools
 import html
 import os
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
@@ -189,12 +190,21 @@ def plain_labels(y: Any) -> bool:
     return type(y) is np.ndarray and y.dtype.kind in "biu" and y.ndim == 1 and y.size > 0
 
 
+FINITE: WeakValueDictionary[int, np.ndarray] = WeakValueDictionary()  # arrays by id that nobody writes into, such as a search's folds
+
+
 def finite(a: np.ndarray) -> bool:
     """Whether these are finite numbers as we compute with: one bad value makes the sum bad."""
     if a.dtype not in (np.float32, np.float64):
         return False
+    lasting = not a.flags.writeable and a.flags.owndata
+    if lasting and FINITE.get(id(a)) is a:
+        return True
     with np.errstate(all="ignore"):
-        return bool(np.isfinite(a.sum()))
+        found = bool(np.isfinite(a.sum()))
+    if found and lasting:
+        FINITE[id(a)] = a
+    return found
 
 
 def binarizer_of(y: Any) -> LabelBinarizer:

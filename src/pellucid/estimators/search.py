@@ -109,7 +109,7 @@ class PopulationSearchCV(BaseSearchCV):
         rows = X.view(SharedRows) if type(X) is np.ndarray and X.nbytes > SHARED else X
         try:
             # scikit-learn sets the warnings' filters in every thread, and the last one to end may leave them as another had them
-            with parallel_config(backend=self._threads), one_blas_thread(), warnings.catch_warnings():
+            with parallel_config(backend=self._threads), one_blas_thread(not batched), warnings.catch_warnings():
                 return super().fit(rows, y, **params)
         finally:
             del self._threads
