@@ -319,6 +319,25 @@ def test_predictions_are_those_of_the_pass_that_keeps_everything(net):
     np.testing.assert_array_equal(rows, X)
 
 
+# -------------------------------------------------------------------- mini-batches, however they come
+@pytest.mark.parametrize("kind", ["classes", "numbers", "sequences"])
+def test_mini_batches_gathered_as_for_a_gpu_are_the_same(kind, monkeypatch):
+    """There, what is one number a row is gathered before the loop; the last mini-batch is a smaller one."""
+    monkeypatch.setattr("pellucid.engines.jax.on_cpu", lambda: False)
+    rng = np.random.default_rng(0)
+    X = [rng.normal(size=(n, 3)) for n in rng.integers(1, 6, 53)] if kind == "sequences" else rng.normal(size=(53, 9))
+    y = rng.normal(size=(53, 2)) if kind == "numbers" else rng.integers(0, 2, 53)
+    shape, net = ((None, 3), pc.GRU(4)) if kind == "sequences" else ((9,), pc.Linear(5) >> pc.Tanh())
+    loss = "squared_error" if kind == "numbers" else "softmax_cross_entropy"
+    models = [pc.Network(net >> pc.Linear(2), shape, loss, dtype="float64") for _ in range(2)]
+    options = {"epochs": 3, "batch_size": 8, "validation": 0.2, "sample_weight": rng.random(53), "progress": False}
+    rows = [model.fit(X, y, engine=engine, **options).rows for model, engine in zip(models, ("numpy", "jax"), strict=True)]
+    for a, b in zip(*rows, strict=True):
+        np.testing.assert_allclose([b[k] for k in a if k != "seconds"], [a[k] for k in a if k != "seconds"], rtol=1e-9)
+    for name, value in models[0].parameters.items():
+        np.testing.assert_allclose(models[1].parameters[name], value, rtol=1e-9, atol=1e-12, err_msg=name)
+
+
 # -------------------------------------------------------------------- products, however they are laid out
 @pytest.mark.parametrize("shape", [(128, 256, 10), (200, 64, 100), (64, 256, 256), (1, 30, 64), (40, 3, 500)], ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -2,6 +2,7 @@
 
 import signal
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -167,6 +168,27 @@ def test_ctrl_c_ends_all_members_and_keeps_their_weights(how):
         assert len(network.history) < 10_000
         assert network.history.stopped == "interrupted by Ctrl-C"
         assert np.isfinite(network.parameters["0.W"]).all()
+
+
+def test_no_more_train_at_once_than_asked_for(monkeypatch):
+    """Spare threads prepare fits, and wait."""
+    lock, now, most, train = threading.Lock(), [0], [0], engine.train
+
+    def counted(*args):
+        with lock:
+            now[0] += 1
+            most[0] = max(most[0], now[0])
+        try:
+            time.sleep(0.02)
+            return train(*args)
+        finally:
+            with lock:
+                now[0] -= 1
+
+    monkeypatch.setattr(engine, "train", counted)
+    population = pc.Population(NET, (4,), "softmax_cross_entropy", seed=range(9), dtype="float64")
+    population.fit(X, Y, how="threads", engine="jax", epochs=2, threads=2)
+    assert most == [2]
 
 
 def test_fits_on_threads_see_the_engine_of_their_own_thread_only():

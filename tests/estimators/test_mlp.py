@@ -14,6 +14,8 @@ from sklearn.metrics import accuracy_score
 from sklearn.preprocessing import LabelBinarizer
 
 import pellucid as pc
+from pellucid.estimators import path
+from pellucid.estimators.base import finite
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 X, Y = load_iris(return_X_y=True)
@@ -271,3 +273,50 @@ def test_what_is_wrong_in_plain_arrays_is_refused_in_scikit_learns_words():
         for model in (pc.MLPClassifier(), pc.NetworkClassifier(), pc.MLPRegressor()):
             with pytest.raises(ValueError, match=words):
                 model.fit(bad, y)
+
+
+# -------------------------------------------------------------------- what fits share
+DRAWN = [("uniform", -1.0, 1.0, (3, 2)), ("permutation", 9), ("randint", 2**31 - 1), ("permutation", 9)]
+
+
+@pytest.mark.parametrize("room", [path.ROOM, 100])
+def test_fits_of_one_seed_share_what_they_draw(room, monkeypatch):
+    """And draw what scikit-learn would, also where they part ways, and where too much was drawn to be kept."""
+    monkeypatch.setattr(path, "ROOM", room)
+    monkeypatch.setattr(path.Draws, "begun", {})
+    monkeypatch.setattr(path.Draws, "held", 0)
+    first, again, theirs = path.Draws(7), path.Draws(7), np.random.RandomState(7)
+    for name, *args in DRAWN:
+        value = first.draw(name, *args)
+        np.testing.assert_array_equal(value, getattr(theirs, name)(*args))
+        assert again.draw(name, *args) is value
+    apart, theirs = path.Draws(7), np.random.RandomState(7)
+    np.testing.assert_array_equal(apart.draw(*DRAWN[0]), theirs.uniform(-1.0, 1.0, (3, 2)))
+    np.testing.assert_array_equal(apart.draw("permutation", 4), theirs.permutation(4))
+    assert apart.random_state.randint(1000) == theirs.randint(1000)
+    assert apart.draw("randint", 1000) == theirs.randint(1000)
+    with pytest.raises(ValueError, match="read-only"):
+        first.draw("permutation", 5)[0] = 1
+
+
+def test_a_random_state_is_used_up_as_scikit_learn_does():
+    states = np.random.RandomState(5), np.random.RandomState(5)
+    options = {"hidden_layer_sizes": 6, "max_iter": 3, "early_stopping": True}
+    for _ in range(2):
+        a = theirs.MLPClassifier(random_state=states[0], **options).fit(X, Y)
+        b = pc.MLPClassifier(random_state=states[1], engine="numpy", alpha_scale="batch", **options).fit(X, Y)
+        for mine, other in zip(b.coefs_, a.coefs_, strict=True):
+            np.testing.assert_allclose(mine, other, atol=1e-6)
+    assert states[0].randint(2**31 - 1) == states[1].randint(2**31 - 1)
+
+
+def test_an_array_that_nobody_writes_into_is_looked_at_once(monkeypatch):
+    a = np.ones((4, 3))
+    a.flags.writeable = False
+    assert finite(a)
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "isfinite", None)
+        assert finite(a)
+    a.flags.writeable = True
+    a[2, 1] = np.nan
+    assert not finite(a)

@@ -79,15 +79,13 @@ class Draws:
     """
 
     begun: ClassVar[dict[int, Drawn]] = {}
-    held: ClassVar[int] = 0  # bytes
+    held: ClassVar[int] = 0  # bytes, about
 
     def __init__(self, random_state: Any) -> None:
         self.place: Drawn | None = None
         self.source = None if isinstance(random_state, Integral) else check_random_state(random_state)
         if self.source is None:
-            if random_state not in Draws.begun:
-                Draws.begun[random_state] = Drawn(check_random_state(random_state))
-            self.place = Draws.begun[random_state]
+            self.place = Draws.begun.get(random_state) or Draws.begun.setdefault(random_state, Drawn(check_random_state(random_state)))
 
     @property
     def random_state(self) -> np.random.RandomState:
@@ -108,10 +106,9 @@ class Draws:
             self.source = None  # the fit has gone past it
         else:
             value = getattr(self.random_state, name)(*args)
-            Draws.held += getattr(value, "nbytes", 0)
-            if Draws.held > ROOM:
-                Draws.begun, Draws.held = {}, 0
             place.after[what] = Drawn(self.random_state, value)
+            if Draws.held > ROOM:  # fits that have begun go on sharing, those to come begin anew
+                Draws.begun, Draws.held = {}, 0
         self.place = place.after[what]
         return self.place.value
 
@@ -123,6 +120,7 @@ class Drawn:
         self.state, self.value, self.after = source.get_state(legacy=False), value, dict[Any, Drawn]()
         if isinstance(value, np.ndarray):
             value.flags.writeable = False
+        Draws.held += 4096 + getattr(value, "nbytes", 0)
 
 
 class Order:
