@@ -82,18 +82,17 @@ class Draws:
     held: ClassVar[int] = 0  # bytes, about
 
     def __init__(self, random_state: Any) -> None:
-        self.place: Drawn | None = None
+        self.seed, self.past = random_state, list[Any]()
         self.source = None if isinstance(random_state, Integral) else check_random_state(random_state)
-        if self.source is None:
-            self.place = Draws.begun.get(random_state) or Draws.begun.setdefault(random_state, Drawn(check_random_state(random_state)))
+        self.place = Draws.begun.setdefault(random_state, Drawn()) if self.source is None else None
 
     @property
     def random_state(self) -> np.random.RandomState:
         """The RandomState itself, as it is now; what it draws from here on is not shared."""
         if self.source is None:
-            assert self.place is not None
-            self.source = np.random.RandomState()
-            self.source.set_state(self.place.state)
+            self.source = check_random_state(self.seed)
+            for name, *args in self.past:
+                getattr(self.source, name)(*args)
         self.place = None
         return self.source
 
@@ -105,22 +104,22 @@ class Draws:
         if what in place.after:
             self.source = None  # the fit has gone past it
         else:
-            value = getattr(self.random_state, name)(*args)
-            place.after[what] = Drawn(self.random_state, value)
+            place.after[what] = Drawn(getattr(self.random_state, name)(*args))
             if Draws.held > ROOM:  # fits that have begun go on sharing, those to come begin anew
                 Draws.begun, Draws.held = {}, 0
+        self.past.append(what)
         self.place = place.after[what]
         return self.place.value
 
 
 class Drawn:
-    """A value that was drawn, the state of the RandomState behind it, and what was drawn after it."""
+    """A value that was drawn, and what was drawn after it."""
 
-    def __init__(self, source: np.random.RandomState, value: Any = None) -> None:
-        self.state, self.value, self.after = source.get_state(legacy=False), value, dict[Any, Drawn]()
+    def __init__(self, value: Any = None) -> None:
+        self.value, self.after = value, dict[Any, Drawn]()
         if isinstance(value, np.ndarray):
             value.flags.writeable = False
-        Draws.held += 4096 + getattr(value, "nbytes", 0)
+        Draws.held += 1024 + getattr(value, "nbytes", 0)
 
 
 class Order:
