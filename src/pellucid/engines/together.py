@@ -22,7 +22,7 @@ from . import LOCAL
 
 __all__ = ["Meeting"]
 
-SPARE = 2
+SPARE = 2  # threads beside those that train
 
 
 class Meeting:

@@ -104,7 +104,8 @@ class Draws:
         if what in place.after:
             self.source = None  # the fit has gone past it
         else:
-            place.after[what] = Drawn(getattr(self.random_state, name)(*args))
+            place.after[what] = drawn = Drawn(getattr(self.random_state, name)(*args))
+            Draws.held += 1024 + getattr(drawn.value, "nbytes", 0)
             if Draws.held > ROOM:  # fits that have begun go on sharing, those to come begin anew
                 Draws.begun, Draws.held = {}, 0
         self.past.append(what)
@@ -119,7 +120,6 @@ class Drawn:
         self.value, self.after = value, dict[Any, Drawn]()
         if isinstance(value, np.ndarray):
             value.flags.writeable = False
-        Draws.held += 1024 + getattr(value, "nbytes", 0)
 
 
 class Order:
