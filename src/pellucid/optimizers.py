@@ -8,7 +8,6 @@ In a rule, `n` holds the optimizer's settings as scalars, `rate` is the learning
 from __future__ import annotations
 
 import functools
-from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -102,7 +101,7 @@ class Optimizer(Settings):
 
     def numbers(self, dtype: Any) -> dict[str, Any]:
         """The settings that are numbers, as scalars a compiled program takes as arguments."""
-        names = [f.name for f in fields(self) if type(getattr(self, f.name)) is float and f.name != "learning_rate"]
+        names = [name for name in self._fields() if type(getattr(self, name)) is float and name != "learning_rate"]
         return {name: np.asarray(getattr(self, name), dtype)[()] for name in names}
 
     def kind(self) -> Optimizer:

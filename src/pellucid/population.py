@@ -7,7 +7,6 @@ import inspect
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import fields
 from typing import Any, Literal
 
 import numpy as np
@@ -77,9 +76,8 @@ class Population:
                 "searches over architectures."
             )
         self.optimizer = get_optimizer(optimizer)
-        names = [f.name for f in fields(self.optimizer)]
         options = [name for name in inspect.signature(Population).parameters if name != "settings"]
-        refuse_unknown(f"Population with {type(self.optimizer).__name__}", settings, [*options, *names])
+        refuse_unknown(f"Population with {type(self.optimizer).__name__}", settings, [*options, *self.optimizer._fields()])
         table = columns({"seed": seed, **settings} | ({} if rows is None else {"rows": rows}))
         #: what each member has of its own
         self.members: list[dict[str, Any]] = table

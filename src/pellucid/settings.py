@@ -33,10 +33,10 @@ def did_you_mean(word: object, choices: typing.Iterable[str]) -> str:
     return f" Did you mean {lower[close[0]]!r}?" if close else ""
 
 
-def refuse_unknown(owner: str, given: typing.Iterable[str], allowed: typing.Iterable[str]) -> None:
-    allowed = [name for name in allowed if name != "self"]
+def refuse_unknown(owner: str, given: typing.Iterable[str], allowed: typing.Collection[str]) -> None:
     for name in given:
         if name not in allowed:
+            allowed = [a for a in allowed if a != "self"]
             raise TypeError(f"{owner} has no option {name!r}.{did_you_mean(name, allowed)} It takes: {', '.join(allowed)}.")
 
 
@@ -89,18 +89,26 @@ class Settings:
         super().__init_subclass__(**options)
         dataclasses.dataclass(frozen=True, repr=False, init=init)(cls)
 
+    @classmethod
+    @functools.cache
+    def _fields(cls) -> dict[str, tuple[Any, Any]]:
+        """Annotation and default of every field."""
+        try:
+            hints = typing.get_type_hints(cls)
+        except NameError:  # a class made inside a function may name things only that function can see
+            hints = {}
+        return {field.name: (hints.get(field.name, Any), field.default) for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+
     def __new__(cls, *args: Any, **options: Any) -> Any:
-        refuse_unknown(cls.__name__, options, (f.name for f in dataclasses.fields(cls)))  # type: ignore[arg-type]
+        refuse_unknown(cls.__name__, options, cls._fields())
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        hints = hints_of(type(self))  # type: ignore[arg-type]
-        for field in dataclasses.fields(self):  # type: ignore[arg-type]
-            value, hint = getattr(self, field.name), hints.get(field.name, Any)
+        for name, (hint, _) in self._fields().items():
+            value = getattr(self, name)
             if type(value) is hint and hint in (bool, int, float, str) and value == value:  # as it should be, and not nan
                 continue
-            value = convert(f"{type(self).__name__}: {field.name}", hint, value)
-            object.__setattr__(self, field.name, value)
+            object.__setattr__(self, name, convert(f"{type(self).__name__}: {name}", hint, value))
         self.check()
 
     def check(self) -> None:
@@ -117,21 +125,13 @@ class Settings:
 
     def __repr__(self) -> str:
         words = []
-        for field in dataclasses.fields(self):  # type: ignore[arg-type]
-            value = getattr(self, field.name)
-            if field.name == "name" or value == field.default:
+        for name, (_, default) in self._fields().items():
+            value = getattr(self, name)
+            if name == "name" or value == default:
                 continue
             text = value.__qualname__ if isinstance(value, types.FunctionType) else repr(value)
-            words.append(text if field.default is dataclasses.MISSING else f"{field.name}={text}")
+            words.append(text if default is dataclasses.MISSING else f"{name}={text}")
         return f"{type(self).__name__}({', '.join(words)})"
-
-
-@functools.cache
-def hints_of(cls: type) -> dict[str, Any]:
-    try:
-        return typing.get_type_hints(cls)
-    except NameError:  # a class made inside a function may name things only that function can see
-        return {}
 
 
 def convert(where: str, hint: Any, value: Any) -> Any:

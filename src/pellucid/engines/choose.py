@@ -108,7 +108,7 @@ USES: dict[Any, Counter] = {}
 
 def remembered_uses(net: Layer, params: Any, row: Batch) -> Counter:
     """As `count_uses`, once for each shape: BLAS may leave a thread spinning, which slows down the first 0.1 s of a fit."""
-    key = repr(net), row.x.shape, row.lengths is None, *(leaf.shape for _, leaf in leaves(params))
+    key = net, row.x.shape, row.lengths is None, *(leaf.shape for _, leaf in leaves(params))
     used = USES.get(key)
     if used is None:
         if len(USES) >= 256:

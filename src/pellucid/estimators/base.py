@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import functools
 import html
+import marshal
 import os
 from typing import Any
 from weakref import WeakValueDictionary
@@ -108,6 +108,18 @@ class NetworkEstimator(CallbackSupportMixin, BaseEstimator):
     def _get_param_names(cls) -> list[str]:
         return super()._get_param_names()
 
+    def _validate_params(self) -> None:
+        """Equal parameters are looked at once: a search makes many estimators that differ in one or two."""
+        try:
+            given = type(self), marshal.dumps([vars(self)[name] for name in self._get_param_names()], 2)
+        except ValueError:  # other things than numbers, words and lists of them
+            return super()._validate_params()
+        if given not in VALID:
+            super()._validate_params()
+            if len(VALID) >= 1024:
+                VALID.clear()
+            VALID.add(given)
+
     # ---------------------------------------------------------------- rows in, outputs out
     def _learned_from(self, X: Any, y: Any, first: bool, **options: Any) -> tuple[Any, Any]:
         """X and y of a fit, validated."""
@@ -158,6 +170,7 @@ class NetworkEstimator(CallbackSupportMixin, BaseEstimator):
         return f"{page}<details open><summary>network</summary><pre>{html.escape(text)}</pre></details>"
 
 
+VALID = set[tuple[type, bytes]]()  # parameters that were looked at
 OPS = NumpyOps()
 BLOCK = 16384  # rows predicted at a time: bounded memory, and few matrix products, because each may wait for its threads
 
@@ -246,7 +259,7 @@ def parts(value: Any) -> dict[str, Any]:
         return {layer.name or str(i): layer for i, layer in enumerate(value.layers)}
     if not isinstance(value, Settings):
         return {}
-    return {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.name != "name"}  # type: ignore[arg-type]
+    return {name: getattr(value, name) for name in value._fields() if name != "name"}
 
 
 def with_setting(value: Any, path: list[str], new: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import warnings
 from itertools import pairwise
 from numbers import Integral, Real
@@ -197,19 +198,16 @@ class BaseMLP(NetworkEstimator):
             choices = ", ".join(map(repr, sorted(ACTIVATIONS)))
             raise ValueError(f"activation must be one of {choices} or a Layer, or one for each of {sizes}, got {self.activation!r}.")
         loss, self.n_outputs_, self.out_activation_ = self._output(target)
-        layers, params = [], []
-        units = [X.shape[1], *sizes, self.n_outputs_]
+        params: list[dict[str, np.ndarray]] = []
+        units = X.shape[1], *map(int, sizes), self.n_outputs_
+        net = chain_of(units[1:], tuple(a if isinstance(a, Layer) else ACTIVATIONS[a] for a in names), float(self.dropout))
         for i, (fan_in, fan_out) in enumerate(pairwise(units)):
             name = names[min(i, len(names) - 1)] if names else self.activation
-            bound = np.sqrt((2.0 if name == "logistic" else 6.0) / (fan_in + fan_out))
-            W = draws.draw("uniform", -bound, bound, (fan_in, fan_out)).astype(X.dtype)
-            b = draws.draw("uniform", -bound, bound, fan_out).astype(X.dtype)
-            hidden: list[Layer] = [] if i == len(sizes) else [name if isinstance(name, Layer) else ACTIVATIONS[name]]
-            hidden += [Dropout(self.dropout)] if hidden and self.dropout else []
-            layers += [Linear(int(fan_out)), *hidden]
-            params += [{"W": W, "b": b}, *({} for _ in hidden)]
+            bound = float(np.sqrt((2.0 if name == "logistic" else 6.0) / (fan_in + fan_out)))
+            W, b = (draws.draw("uniform", -bound, bound, shape).astype(X.dtype) for shape in ((fan_in, fan_out), fan_out))
+            params += [{"W": W, "b": b}, *({} for _ in range(1 + bool(self.dropout) if i < len(sizes) else 0))]
         seed = draws.draw("randint", 2**31 - 1) if self.dropout else 0
-        network = Network(Chain(*layers), None, loss, seed=seed, dtype=X.dtype)
+        network = Network(net, None, loss, seed=seed, dtype=X.dtype)
         network.params, network.input_shape, network.output_shape = tuple(params), (X.shape[1],), (self.n_outputs_,)
         self.network_, self.n_layers_, self.n_iter_, self.t_ = network, len(units), 0, 0
         self._memory, self._best_params, self._no_improvement_count = None, None, 0
@@ -547,6 +545,15 @@ class MLPRegressor(RegressorMixin, BaseMLP):
     def predict(self, X: Any) -> np.ndarray:
         """The predicted value (or values) for every row."""
         return self._decide(self._outputs(X))
+
+
+@functools.lru_cache(64)
+def chain_of(units: tuple[int, ...], activations: tuple[Layer, ...], dropout: float) -> Chain:
+    """Linear layers of so many units, all but the last with an activation."""
+    layers: list[Layer] = []
+    for n, activation in zip(units, activations, strict=False):
+        layers += [Linear(n), activation, *([Dropout(dropout)] if dropout else [])]
+    return Chain(*layers, Linear(units[-1]))
 
 
 def pick(batch: Batch, rows: np.ndarray) -> Batch:

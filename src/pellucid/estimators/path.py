@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from numbers import Integral
 from typing import Any, ClassVar
 
@@ -96,15 +97,18 @@ class Draws:
         self.place = None
         return self.source
 
-    def draw(self, *what: Any) -> Any:
-        """What a method of RandomState gives, called by name: ``draw("uniform", 0, 1, 10)``. Nobody may write into it."""
+    def draw(self, *what: Any, then: Callable[[Any], Any] = lambda drawn: drawn) -> Any:
+        """What a method of RandomState gives, called by name: ``draw("uniform", 0, 1, 10)``. Nobody may write into it.
+
+        `then` makes something else of it, out of no more than what was drawn before: that is shared in its place.
+        """
         place, (name, *args) = self.place, what
         if place is None:
-            return getattr(self.random_state, name)(*args)
+            return then(getattr(self.random_state, name)(*args))
         if what in place.after:
             self.source = None  # the fit has gone past it
         else:
-            place.after[what] = drawn = Drawn(getattr(self.random_state, name)(*args))
+            place.after[what] = drawn = Drawn(then(getattr(self.random_state, name)(*args)))
             Draws.held += 1024 + getattr(drawn.value, "nbytes", 0)
             if Draws.held > ROOM:  # fits that have begun go on sharing, those to come begin anew
                 Draws.begun, Draws.held = {}, 0
@@ -130,7 +134,7 @@ class Order:
 
     def __call__(self, epoch: int) -> np.ndarray:
         if self.shuffle:
-            self.rows = self.rows[self.draws.draw("permutation", len(self.rows))]
+            self.rows = self.draws.draw("permutation", len(self.rows), then=self.rows.__getitem__)
         return self.rows
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -325,7 +325,8 @@ class Writer:
         for part in filter(None, (layer, getattr(layer, "activation", None))):
             if isinstance(part, Activation):
                 functions |= {"g": lambda z, f=part: f.g(np, z), "g′": lambda z, f=part: f.derivative(np, z, f.g(np, z))}
-            for name, value in ((f.name, getattr(part, f.name)) for f in fields(part)):
+            for name in part._fields():
+                value = getattr(part, name)
                 if isinstance(value, int | float) and not isinstance(value, bool):
                     numbers[SIGNS.get(name, name)] = np.float64(value)
                 elif callable(value) and hasattr(value, "__name__"):

@@ -42,9 +42,8 @@ def run_ahead(run: Any, data: Batch, together: int, length: int, bar: Any, finis
         sums, finite = engine.get(outcome)
         if not finite:  # epoch by epoch it is found where
             return
-        run.state, sums, seconds = state, sums.astype(np.float64), (time.perf_counter() - began) / n
-        for i in range(1, n + 1):
-            totals = sums[(i - 1) * steps : i * steps].sum(0)
+        run.state, sums, seconds = state, sums[: n * steps].astype(np.float64), (time.perf_counter() - began) / n
+        for i, totals in enumerate(sums.reshape(n, steps, -1).sum(1), 1):
             if bar is not SILENT:
                 bar.advance(len(job.data.x), run.epoch + 1, describe(run, totals))
             run.epoch += 1
