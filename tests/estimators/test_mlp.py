@@ -15,7 +15,6 @@ from sklearn.preprocessing import LabelBinarizer
 
 import pellucid as pc
 from pellucid.estimators import path
-from pellucid.estimators.base import finite
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 X, Y = load_iris(return_X_y=True)
@@ -308,13 +307,9 @@ def test_a_random_state_is_used_up_as_scikit_learn_does():
     assert states[0].randint(2**31 - 1) == states[1].randint(2**31 - 1)
 
 
-def test_an_array_that_nobody_writes_into_is_looked_at_once(monkeypatch):
-    a = np.ones((4, 3))
-    a.flags.writeable = False
-    assert finite(a)
-    with monkeypatch.context() as patch:
-        patch.setattr(np, "isfinite", None)
-        assert finite(a)
-    a.flags.writeable = True
-    a[2, 1] = np.nan
-    assert not finite(a)
+def test_parameters_are_looked_at_again_where_they_only_seem_equal():
+    pc.MLPClassifier(max_iter=2).fit(X, Y)
+    with pytest.raises(ValueError, match=r"'max_iter' parameter of MLPClassifier must be an int in the range \[1, inf\)\. Got 2\.0"):
+        pc.MLPClassifier(max_iter=2.0).fit(X, Y)
+    with pytest.raises(ValueError, match="'engine' parameter"):
+        pc.MLPClassifier(max_iter=2, engine="torch").fit(X, Y)

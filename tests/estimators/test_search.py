@@ -15,6 +15,8 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import pellucid as pc
+from pellucid.engines import jax as engine
+from pellucid.engines.together import Meeting
 from pellucid.estimators import search
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -138,6 +140,30 @@ def test_candidates_share_the_rows_of_a_fold(how, monkeypatch):
     assert not any(part.flags.writeable for part in parts)
     np.testing.assert_array_equal(whole, X)
     assert not whole.cut
+
+
+def test_a_fold_is_prepared_once_for_all_candidates(monkeypatch):
+    """Its rows and classes go to the device once; nobody else's arrays are taken for a fold's."""
+    sent, put = [], engine.put
+    monkeypatch.setattr(engine, "put", lambda tree: [sent.append(tree) if isinstance(tree, np.ndarray) else None, put(tree)][1])
+    mine = pc.PopulationSearchCV(MLP, {"alpha": [0.0, 0.1, 1.0, 10.0]}, cv=3, how="threads").fit(X, Y)
+    assert sorted(a.dtype.name for a in sent) == ["float64"] * 6 + ["int32"] * 3  # rows and weights, classes
+    monkeypatch.undo()
+    assert_same_results(mine, GridSearchCV(MLP, {"alpha": [0.0, 0.1, 1.0, 10.0]}, cv=3).fit(X, Y), True)
+
+
+def test_what_is_kept_of_an_array_is_kept_only_where_nobody_can_change_it():
+    meeting, seen = Meeting(1, 1, False), []
+    a = np.arange(3.0)
+
+    def total(array):
+        return meeting.once(array, "total", lambda array: seen.append(array) or array.sum())
+
+    assert (total(a), total(a), len(seen)) == (3, 3, 2)
+    fixed = a.copy()
+    fixed.flags.writeable = False
+    assert (total(fixed), total(fixed), total(fixed[:2]), total(fixed[:2]), len(seen)) == (3, 3, 1, 1, 5)
+    assert meeting.once(fixed, "largest", np.max) == 2
 
 
 def test_any_other_estimator_works_too():

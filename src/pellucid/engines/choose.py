@@ -11,7 +11,7 @@ import numpy as np
 
 from ..layers.base import Layer
 from ..training.step import Batch
-from ..tree import leaves
+from ..tree import leaves, map_leaves
 from . import has_gpu, has_jax
 from .numpy import NumpyOps
 
@@ -56,13 +56,13 @@ class Work(NamedTuple):
         return max(8, min(16, int(LONG / self.jax)), int(TARGET / self.jax))
 
 
-def predict_work(net: Layer, params: Any, batch: int, row: Batch | None = None) -> Work:
+def predict_work(net: Layer, params: Any, batch: int, data: Batch | None = None) -> Work:
     """Predict the cost of a training step from the network and the batch size.
 
-    With a `row` of the data, every weight is counted as often as it is used in it (a kernel: at every place).
+    With `data`, of which the first row is enough, every weight is counted as often as it is used in it (a kernel: at every place).
     """
     weights = weights_in(params)
-    used = Counter(layer=count(net), product=weights) if row is None else remembered_uses(net, params, row)
+    used = Counter(layer=count(net), product=weights) if data is None else remembered_uses(net, params, data)
     used["output"] = used["output"] or sum(leaf.shape[-1] for _, leaf in leaves(params) if leaf.ndim > 1)
     amounts = {"step": 1, "layer": used["layer"], "row": batch, "output": batch * used["output"], "weight": weights}
     amounts |= {kind: 6 * batch * used[kind] for kind in ("product", "convolution", "scan")}  # forward, dW and dx
@@ -85,7 +85,7 @@ def parts_of(net: Layer, params: Any, batch: int, seconds: float, convolves: boo
 
 
 def choose_engine(
-    net: Layer, params: Any, batch: int, steps: int, row: Batch | None = None, fits: int = 1, compiled: bool = False
+    net: Layer, params: Any, batch: int, steps: int, data: Batch | None = None, fits: int = 1, compiled: bool = False
 ) -> tuple[str, str]:
     """Return the engine for `steps` training steps and the reason, for the history.
 
@@ -95,7 +95,7 @@ def choose_engine(
         return "numpy", "jax cannot be imported here"
     if needs_jax(net):
         return "jax", "a layer has no backward method; JAX derives it"
-    work = predict_work(net, params, batch, row)
+    work = predict_work(net, params, batch, data)
     compile = START if compiled else work.compile / fits
     on_numpy, on_jax = steps * work.numpy, compile + steps * work.jax
     choice = "numpy" if on_numpy <= on_jax else "jax"
@@ -106,14 +106,16 @@ def choose_engine(
 USES: dict[Any, Counter] = {}
 
 
-def remembered_uses(net: Layer, params: Any, row: Batch) -> Counter:
+def remembered_uses(net: Layer, params: Any, data: Batch) -> Counter:
     """As `count_uses`, once for each shape: BLAS may leave a thread spinning, which slows down the first 0.1 s of a fit."""
-    key = net, row.x.shape, row.lengths is None, *(leaf.shape for _, leaf in leaves(params))
+    key = net, data.x.shape[1:], data.lengths is None, *(leaf.shape for _, leaf in leaves(params))
     used = USES.get(key)
     if used is None:
         if len(USES) >= 256:
             USES.clear()
-        used = USES[key] = count_uses(net, params, row)
+        row = Batch(*(a if a is None else (np.asarray(a) if hasattr(a, "__array__") else a)[:1] for a in data))  # or sparse rows
+        shapes = map_leaves(lambda a: np.broadcast_to(np.zeros((), a.dtype), a.shape), params)  # the numbers may not be there yet
+        used = USES[key] = count_uses(net, shapes, row)
     return used.copy()
 
 

@@ -26,7 +26,7 @@ from ..layers.normalise import BatchNorm
 from ..layers.recurrent import Recurrent, is_recurrent
 from ..optimizers import Optimizer
 from ..training.step import Batch, all_finite, gradients, sums, updated
-from ..tree import leaves, map_leaves
+from ..tree import leaves
 from . import LOCAL, cores, started
 from . import jax as engine
 from .choose import JAX, predict_work, remembered_uses
@@ -43,12 +43,10 @@ def rows_of_part(net: Layer, loss: Any, optimizer: Any, params: Any, data: Batch
     plain = type(optimizer).penalise is Optimizer.penalise or is_ours(optimizer)
     if not plain or not is_ours(loss) or not is_by_rows(net):
         return 0
-    row = Batch(*(a if a is None else np.asarray(a)[:1] for a in data))
-    shapes = map_leaves(lambda a: np.broadcast_to(np.zeros((), a.dtype), a.shape), params)  # the numbers may not be there yet
     if not is_recurrent(net):
-        parts = predict_work(net, shapes, size, row).parts
+        parts = predict_work(net, params, size, data).parts
         return math.ceil(size / parts) if parts > 1 else 0
-    seconds = 6 * size * JAX["scan"] * remembered_uses(net, shapes, row)["scan"]
+    seconds = 6 * size * JAX["scan"] * remembered_uses(net, params, data)["scan"]
     parts = min(math.ceil(size / ROWS), int(seconds / SECONDS)) // 2 * 2  # so that two cores, or four, have equal shares
     return math.ceil(size / parts) if parts and all(leaf.size < LARGE for _, leaf in leaves(params)) else 0
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..training.checkpoint import data_digest
+from ..training.checkpoint import rows_digest
 from ..training.sequences import carries_state
 from ..training.step import Batch, State
 from . import LOCAL
@@ -23,6 +23,7 @@ from . import LOCAL
 __all__ = ["Meeting"]
 
 SPARE = 2  # threads beside those that train
+SMALL = 2**22  # bytes of an array that stays on the device for other fits
 
 
 class Meeting:
@@ -46,18 +47,19 @@ class Meeting:
         #: threads to run them in: spare ones prepare a fit or score it while others train, so that no core waits for Python
         self.threads = at_once if batched or at_once == 1 else at_once + SPARE
         self.cores = threading.Semaphore(at_once)
+        self.kept = dict[int, tuple[np.ndarray, dict[Any, Any]]]()
         self.lock, self.waiting = threading.Lock(), list[Request]()
         # those of a batch that do not wait run one after the other: dozens of threads at once would only hinder each other
         self.turn: Any = threading.Lock() if batched else contextlib.nullcontext()
 
     def member(self, fit: Callable[[], Any]) -> Any:
         """Run one of the fits in this thread."""
-        LOCAL.wrap, LOCAL.fits = self.engine, self.fits
+        LOCAL.wrap, LOCAL.fits, LOCAL.once = self.engine, self.fits, self.once
         with self.turn:
             try:
                 return fit()
             finally:
-                LOCAL.wrap, LOCAL.fits = None, 1
+                del LOCAL.wrap, LOCAL.fits, LOCAL.once
                 with self.lock:
                     self.left -= 1
                     self.serve()
@@ -71,6 +73,15 @@ class Meeting:
                 request.result = KeyboardInterrupt()
                 request.done.set()
             self.waiting = []
+
+    def once(self, array: Any, key: Any, make: Callable[[Any], Any]) -> Any:
+        """``make(array)``, kept for other fits where nobody may write into the array: a fold of a search is prepared once."""
+        if type(array) is not np.ndarray or array.flags.writeable or not array.flags.owndata:
+            return make(array)
+        _, kept = self.kept.setdefault(id(array), (array, {}))  # the array stays, so that no other gets its id
+        if key not in kept:
+            kept[key] = make(array)
+        return kept[key]
 
     def engine(self, engine: Any) -> Any:
         return (Together if self.batched and engine.name == "jax" else Watched)(self, engine)
@@ -117,6 +128,11 @@ class Watched:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.engine, name)
+
+    def put(self, tree: Any) -> Any:
+        if not isinstance(tree, Batch) or any(a is not None and a.nbytes > SMALL for a in tree):
+            return self.engine.put(tree)
+        return Batch(*(a if a is None else self.meeting.once(a, Watched.put, self.engine.put) for a in tree))
 
     def settle(self, tree: Any) -> None:
         """Nobody waits: times of fits that run side by side say little."""
@@ -165,7 +181,7 @@ class Rows(Batch):
         return isinstance(other, Rows) and all(a is b or np.array_equal(a, b) for a, b in zip(self, other, strict=True))
 
     def __hash__(self) -> int:
-        return hash(data_digest(*(a for a in self if a is not None), rows=16))
+        return hash(rows_digest(self))
 
     @property
     def shapes(self) -> tuple[Any, ...]:

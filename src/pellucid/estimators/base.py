@@ -8,7 +8,6 @@ import html
 import marshal
 import os
 from typing import Any
-from weakref import WeakValueDictionary
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
@@ -16,6 +15,7 @@ from sklearn.preprocessing import LabelBinarizer
 from sklearn.utils import estimator_html_repr, get_tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from ..engines import LOCAL
 from ..engines.numpy import NumpyOps
 from ..layers.combine import Combinator
 from ..optimizers import NAMED as OPTIMIZERS
@@ -203,21 +203,12 @@ def plain_labels(y: Any) -> bool:
     return type(y) is np.ndarray and y.dtype.kind in "biu" and y.ndim == 1 and y.size > 0
 
 
-FINITE: WeakValueDictionary[int, np.ndarray] = WeakValueDictionary()  # arrays by id that nobody writes into, such as a search's folds
-
-
 def finite(a: np.ndarray) -> bool:
     """Whether these are finite numbers as we compute with: one bad value makes the sum bad."""
     if a.dtype not in (np.float32, np.float64):
         return False
-    lasting = not a.flags.writeable and a.flags.owndata
-    if lasting and FINITE.get(id(a)) is a:
-        return True
     with np.errstate(all="ignore"):
-        found = bool(np.isfinite(a.sum()))
-    if found and lasting:
-        FINITE[id(a)] = a
-    return found
+        return bool(LOCAL.once(a, finite, lambda a: np.isfinite(a.sum())))
 
 
 def binarizer_of(y: Any) -> LabelBinarizer:
@@ -225,9 +216,15 @@ def binarizer_of(y: Any) -> LabelBinarizer:
     if not plain_labels(y):
         return LabelBinarizer().fit(y)
     made = LabelBinarizer()
-    made.classes_, made.sparse_input_ = np.unique(y), False
+    made.classes_, made.sparse_input_ = LOCAL.once(y, np.unique, np.unique), False
     made.y_type_ = "multiclass" if len(made.classes_) > 2 else "binary"
     return made
+
+
+def frozen(a: np.ndarray) -> np.ndarray:
+    """The array, which nobody may write into from now on."""
+    a.flags.writeable = False
+    return a
 
 
 class Cast:

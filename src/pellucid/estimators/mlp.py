@@ -19,6 +19,7 @@ from sklearn.utils._param_validation import Interval, Options, StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import type_of_target, unique_labels
 
+from ..engines import LOCAL
 from ..engines import numpy as engine
 from ..layers import Chain, Dropout, Identity, Layer, Linear, ReLU, Sigmoid, Tanh
 from ..losses import HalfSquaredError, Loss, Poisson, SigmoidCrossEntropy, SoftmaxCrossEntropy
@@ -29,7 +30,7 @@ from ..training.data import row_weights
 from ..training.finite import NonFiniteError
 from ..training.loop import Job, train
 from ..training.step import Batch
-from .base import OPS, Classifier, NetworkEstimator, SparseRows, binarizer_of, keep, told, with_callbacks
+from .base import OPS, Classifier, NetworkEstimator, SparseRows, binarizer_of, frozen, keep, plain_labels, told, with_callbacks
 from .path import MLPLBFGS, MLPSGD, Books, Draws, Held, MLPAdam, Order
 
 __all__ = ["MLPClassifier", "MLPRegressor"]
@@ -287,7 +288,9 @@ class BaseMLP(NetworkEstimator):
         return True
 
     def _weights(self, y: Any, sample_weight: Any, X: Any) -> np.ndarray:
-        return np.ones(X.shape[0], X.dtype) if sample_weight is None else row_weights(sample_weight, X.shape[0], X.dtype)
+        if sample_weight is not None:
+            return row_weights(sample_weight, X.shape[0], X.dtype)
+        return LOCAL.once(X, np.ones, lambda X: frozen(np.ones(X.shape[0], X.dtype)))
 
     def _strata(self, y: Any) -> Any:
         return None
@@ -410,8 +413,13 @@ class MLPClassifier(Classifier, BaseMLP):
     def _targets(self, y: Any, dtype: Any) -> np.ndarray:
         if self._label_binarizer.y_type_.startswith("multilabel"):
             return self._label_binarizer.transform(y).astype(dtype)
-        numbers = np.searchsorted(self.classes_, y)
-        return numbers.astype(np.int32) if self._label_binarizer.y_type_ == "multiclass" else numbers[:, None].astype(dtype)
+        several, classes = self._label_binarizer.y_type_ == "multiclass", self.classes_
+
+        def numbers(y: Any) -> np.ndarray:
+            found = np.searchsorted(classes, y)
+            return frozen(found.astype(np.int32) if several else found[:, None].astype(dtype))
+
+        return LOCAL.once(y, ("classes", several, dtype, classes.tobytes()), numbers) if plain_labels(y) else numbers(y)
 
     def _weights(self, y: Any, sample_weight: Any, X: Any) -> np.ndarray:
         weight = super()._weights(y, sample_weight, X)

@@ -12,6 +12,7 @@ from sklearn.utils import check_random_state
 from ..optimizers import LBFGS, SGD, Adam, Optimizer
 from ..schedules import Schedule
 from ..training.callbacks import Callback
+from .base import frozen
 
 __all__ = ["Books", "Draws", "MLPAdam", "MLPLBFGS", "MLPSGD", "Order"]
 
@@ -121,9 +122,7 @@ class Drawn:
     """A value that was drawn, and what was drawn after it."""
 
     def __init__(self, value: Any = None) -> None:
-        self.value, self.after = value, dict[Any, Drawn]()
-        if isinstance(value, np.ndarray):
-            value.flags.writeable = False
+        self.value, self.after = frozen(value) if isinstance(value, np.ndarray) else value, dict[Any, Drawn]()
 
 
 class Order:

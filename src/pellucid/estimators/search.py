@@ -17,7 +17,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from ..engines.numpy import one_blas_thread
 from ..engines.together import Meeting
 from ..population import AT_ONCE, bar_of_fits, is_batched
-from .base import keep
+from .base import NetworkEstimator, frozen, keep
 
 __all__ = ["PopulationSearchCV"]
 
@@ -106,14 +106,16 @@ class PopulationSearchCV(BaseSearchCV):
             raise ValueError("PopulationSearchCV needs param_grid= (all combinations) or param_distributions= (n_iter draws), one of them.")
         batched = is_batched(self.how)
         self._threads = Threads(AT_ONCE if batched else effective_n_jobs(self.n_jobs or -1), batched)
-        rows = X.view(SharedRows) if type(X) is np.ndarray and X.nbytes > SHARED else X
+        own = isinstance(self.estimator, NetworkEstimator)  # which writes into no rows
+        X, y = (a.view(SharedRows) if type(a) is np.ndarray and (own or a.nbytes > SHARED) else a for a in (X, y))
         try:
             # scikit-learn sets the warnings' filters in every thread, and the last one to end may leave them as another had them
             with parallel_config(backend=self._threads), one_blas_thread(not batched), warnings.catch_warnings():
-                return super().fit(rows, y, **params)
+                return super().fit(X, y, **params)
         finally:
             del self._threads
-            getattr(rows, "cut", {}).clear()  # somebody may keep the rows
+            for rows in (X, y):
+                getattr(rows, "cut", {}).clear()  # somebody may keep them
 
     def _run_search(self, evaluate_candidates: Any, *, callback_ctx: Any = None) -> None:
         def evaluate(candidates: Any, **options: Any) -> Any:
@@ -137,9 +139,7 @@ class SharedRows(np.ndarray):
         if not (isinstance(key, tuple) and len(key) == 2 and isinstance(key[0], np.ndarray) and key[1] is Ellipsis):
             return rows[key]
         if id(key[0]) not in self.cut:  # the row numbers are kept, so that no others get their id
-            part = rows[key]
-            part.flags.writeable = False
-            self.cut.setdefault(id(key[0]), (key[0], part))
+            self.cut.setdefault(id(key[0]), (key[0], frozen(rows[key])))
         return self.cut[id(key[0])][1]
 
 

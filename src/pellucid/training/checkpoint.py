@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -11,10 +12,12 @@ from uuid import uuid4
 
 import numpy as np
 
+from ..engines import LOCAL
 from ..tree import flatten, unflatten
 from .callbacks import History
+from .step import Batch
 
-__all__ = ["Saved", "data_digest", "load_checkpoint", "save_checkpoint"]
+__all__ = ["Saved", "data_digest", "load_checkpoint", "rows_digest", "save_checkpoint"]
 
 FORMAT = "pellucid checkpoint 1"
 
@@ -83,6 +86,12 @@ def load_checkpoint(path: str | os.PathLike[str], fingerprint: dict[str, Any], p
     history = History()
     vars(history).update(state["history"])
     return Saved(trees["params"], trees["slots"], trees["best"] if state["best"] else None, state["epoch"], state["step"], history)
+
+
+def rows_digest(data: Batch) -> str:
+    """A short digest of the rows to learn from; fits on the same array look at it once."""
+    parts = (LOCAL.once(array, data_digest, functools.partial(data_digest, rows=100)) for array in data if array is not None)
+    return hashlib.blake2b("".join(parts).encode(), digest_size=8).hexdigest()
 
 
 def data_digest(*arrays: np.ndarray, rows: int = 1000) -> str:

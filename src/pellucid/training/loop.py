@@ -22,7 +22,7 @@ from ..optimizers import LBFGS, Optimizer
 from ..schedules import Schedule, rates_of
 from .ahead import foretold, run_ahead
 from .callbacks import Callback, EarlyStopping, History, call
-from .checkpoint import Saved, data_digest, load_checkpoint, save_checkpoint
+from .checkpoint import Saved, data_digest, load_checkpoint, rows_digest, save_checkpoint
 from .finite import explain_nonfinite
 from .lbfgs import lbfgs_epochs
 from .progress import SILENT, progress
@@ -136,11 +136,11 @@ def start(model: Any, job: Job) -> Run:
             job.engine = history.engine
     model.history = history
     kind = model.net, model.loss, job.optimizer.kind(), job.batch_size, job.data.x.shape, model.dtype
-    history.data = data_digest(*(a for a in job.data if a is not None), rows=100)
+    history.data = rows_digest(job.data)
     if job.engine == "auto" and job.precision:
         name, reason = "jax", f"precision={job.precision!r} was asked for"
     elif job.engine == "auto":
-        work = model.net, model.params, job.batch_size, job.steps * job.epochs, job.row
+        work = model.net, model.params, job.batch_size, job.steps * job.epochs, job.data
         name, reason = choose_engine(*work, fits=max(fits[kind, "numpy"] + 1, LOCAL.fits), compiled=fits[kind, "jax"] > 0)
     else:
         name, reason = job.engine, "asked for"
@@ -159,7 +159,7 @@ def gradient_epochs(run: Run, data: Batch | None, bar: Any, finish: Callable[...
     """Train epoch by epoch, several short ones at once where nobody looks between them; `finish` gets means and seconds."""
     job, net, loss, engine = run.job, run.model.net, run.model.loss, run.engine
     kind, carries, watch = job.optimizer.kind(), carries_state(net), overridden(job.callbacks, "batch_end")
-    chunk = predict_work(net, run.model.params, job.batch_size, job.row).chunk
+    chunk = predict_work(net, run.model.params, job.batch_size, job.data).chunk
     if data is None:  # rows are sent with each chunk, and two chunks are there at a time
         chunk = max(1, min(chunk, int(engine.room() / 8 / (size_of(job.row) * job.batch_size))))
     together = max(1, chunk // job.steps if engine.fills else min(chunk // job.steps, job.epochs))
