@@ -152,6 +152,15 @@ def test_a_fold_is_prepared_once_for_all_candidates(monkeypatch):
     assert_same_results(mine, GridSearchCV(MLP, {"alpha": [0.0, 0.1, 1.0, 10.0]}, cv=3).fit(X, Y), True)
 
 
+def test_a_scorer_may_write_into_its_rows():
+    def score(model, X, y):
+        X -= 0.5
+        return model.score(X, y)
+
+    theirs = GridSearchCV(MLP, {"alpha": [0.1, 1.0]}, cv=3, scoring=score).fit(X, Y)
+    assert_same_results(pc.PopulationSearchCV(MLP, {"alpha": [0.1, 1.0]}, cv=3, scoring=score, how="threads").fit(X, Y), theirs, True)
+
+
 def test_what_is_kept_of_an_array_is_kept_only_where_nobody_can_change_it():
     meeting, seen = Meeting(1, 1, False), []
     a = np.arange(3.0)

@@ -164,7 +164,7 @@ class Together(Watched):
     def get(self, tree: Any) -> Any:
         if isinstance(tree, State):
             return State(*map(self.get, tree))
-        return tree.get() if isinstance(tree, Part) else self.engine.get(tree)
+        return tree.get() if isinstance(tree, Part) else tree  # which has never left the host
 
     def evaluate(self, net: Any, loss: Any, params: Any, data: Rows, plan: Any) -> Any:
         return self.engine.evaluate(net, loss, self.get(params), data, plan)

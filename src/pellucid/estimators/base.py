@@ -110,8 +110,9 @@ class NetworkEstimator(CallbackSupportMixin, BaseEstimator):
 
     def _validate_params(self) -> None:
         """Equal parameters are looked at once: a search makes many estimators that differ in one or two."""
+        values = [getattr(self, name) for name in self._get_param_names()]
         try:
-            given = type(self), marshal.dumps([vars(self)[name] for name in self._get_param_names()], 2)
+            given = type(self), *map(type, values), marshal.dumps(values, 2)
         except ValueError:  # other things than numbers, words and lists of them
             return super()._validate_params()
         if given not in VALID:
@@ -170,7 +171,7 @@ class NetworkEstimator(CallbackSupportMixin, BaseEstimator):
         return f"{page}<details open><summary>network</summary><pre>{html.escape(text)}</pre></details>"
 
 
-VALID = set[tuple[type, bytes]]()  # parameters that were looked at
+VALID = set[tuple[Any, ...]]()  # parameters that were looked at
 OPS = NumpyOps()
 BLOCK = 16384  # rows predicted at a time: bounded memory, and few matrix products, because each may wait for its threads
 

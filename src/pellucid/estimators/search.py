@@ -106,7 +106,7 @@ class PopulationSearchCV(BaseSearchCV):
             raise ValueError("PopulationSearchCV needs param_grid= (all combinations) or param_distributions= (n_iter draws), one of them.")
         batched = is_batched(self.how)
         self._threads = Threads(AT_ONCE if batched else effective_n_jobs(self.n_jobs or -1), batched)
-        own = isinstance(self.estimator, NetworkEstimator)  # which writes into no rows
+        own = isinstance(self.estimator, NetworkEstimator) and not callable(self.scoring)  # and write into no rows
         X, y = (a.view(SharedRows) if type(a) is np.ndarray and (own or a.nbytes > SHARED) else a for a in (X, y))
         try:
             # scikit-learn sets the warnings' filters in every thread, and the last one to end may leave them as another had them
