@@ -20,6 +20,7 @@ from .network import Network
 from .optimizers import Optimizer, get_optimizer
 from .settings import did_you_mean, refuse_unknown
 from .training.callbacks import History
+from .training.data import frozen
 
 __all__ = ["Population"]
 
@@ -220,10 +221,11 @@ def worded(value: Any) -> str:
 
 
 def take(values: Any, rows: Any) -> Any:
-    """Some rows of an array, frame or list."""
+    """Some rows of an array, frame or list. Nobody may write into an array's: so members share what is worked out from them."""
     from sklearn.utils import _safe_indexing
 
-    return _safe_indexing(values, np.asarray(rows))
+    found = _safe_indexing(values, np.asarray(rows))
+    return frozen(found) if type(found) is np.ndarray else found
 
 
 # -------------------------------------------------------------------- running many fits

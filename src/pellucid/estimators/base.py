@@ -22,6 +22,7 @@ from ..optimizers import NAMED as OPTIMIZERS
 from ..optimizers import get_optimizer
 from ..settings import Settings
 from ..training.callbacks import Callback
+from ..training.data import is_finite
 
 try:  # scikit-learn 1.9 and later
     from sklearn.callback import CallbackSupportMixin, with_callbacks
@@ -205,11 +206,8 @@ def plain_labels(y: Any) -> bool:
 
 
 def finite(a: np.ndarray) -> bool:
-    """Whether these are finite numbers as we compute with: one bad value makes the sum bad."""
-    if a.dtype not in (np.float32, np.float64):
-        return False
-    with np.errstate(all="ignore"):
-        return bool(LOCAL.once(a, finite, lambda a: np.isfinite(a.sum())))
+    """Whether these are finite numbers as we compute with."""
+    return a.dtype in (np.float32, np.float64) and is_finite(a)
 
 
 def binarizer_of(y: Any) -> LabelBinarizer:
@@ -220,12 +218,6 @@ def binarizer_of(y: Any) -> LabelBinarizer:
     made.classes_, made.sparse_input_ = LOCAL.once(y, np.unique, np.unique), False
     made.y_type_ = "multiclass" if len(made.classes_) > 2 else "binary"
     return made
-
-
-def frozen(a: np.ndarray) -> np.ndarray:
-    """The array, which nobody may write into from now on."""
-    a.flags.writeable = False
-    return a
 
 
 class Cast:

@@ -26,11 +26,11 @@ from ..losses import HalfSquaredError, Loss, Poisson, SigmoidCrossEntropy, Softm
 from ..network import Network
 from ..optimizers import Optimizer
 from ..training.callbacks import as_callbacks
-from ..training.data import row_weights
+from ..training.data import frozen, row_weights
 from ..training.finite import NonFiniteError
 from ..training.loop import Job, train
 from ..training.step import Batch
-from .base import OPS, Classifier, NetworkEstimator, SparseRows, binarizer_of, frozen, keep, plain_labels, told, with_callbacks
+from .base import OPS, Classifier, NetworkEstimator, SparseRows, binarizer_of, keep, plain_labels, told, with_callbacks
 from .path import MLPLBFGS, MLPSGD, Books, Draws, Held, MLPAdam, Order
 
 __all__ = ["MLPClassifier", "MLPRegressor"]

@@ -12,7 +12,7 @@ from sklearn.utils import check_random_state
 from ..optimizers import LBFGS, SGD, Adam, Optimizer
 from ..schedules import Schedule
 from ..training.callbacks import Callback
-from .base import frozen
+from ..training.data import frozen
 
 __all__ = ["Books", "Draws", "MLPAdam", "MLPLBFGS", "MLPSGD", "Order"]
 

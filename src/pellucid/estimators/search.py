@@ -17,7 +17,8 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from ..engines.numpy import one_blas_thread
 from ..engines.together import Meeting
 from ..population import AT_ONCE, bar_of_fits, is_batched
-from .base import NetworkEstimator, frozen, keep
+from ..training.data import frozen
+from .base import NetworkEstimator, keep
 
 __all__ = ["PopulationSearchCV"]
 

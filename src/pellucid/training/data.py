@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from ..engines import LOCAL
 from .step import Batch
 
-__all__ = ["as_array", "as_inputs", "make_batch", "row_weights", "select", "split"]
+__all__ = ["as_array", "as_inputs", "frozen", "is_finite", "make_batch", "row_weights", "select", "split"]
 
 
 def as_array(what: str, values: Any) -> np.ndarray:
@@ -47,19 +48,28 @@ def from_objects(what: str, values: Any, array: np.ndarray) -> np.ndarray:
         raise TypeError(f"{what} must be numbers, got {type(array.flat[0]).__name__} such as {array.flat[0]!r}.") from None
 
 
+def is_finite(array: np.ndarray) -> bool:
+    """Whether no number is nan or infinite: one such makes the sum so. Of huge numbers it may say no, never yes of bad ones."""
+    with np.errstate(all="ignore"):
+        return bool(LOCAL.once(array, is_finite, lambda array: np.isfinite(array.sum())))
+
+
 def check_finite(what: str, array: np.ndarray, cast: str = "") -> None:
     """Refuse nan and infinity, saying where the first one is."""
-    if array.dtype.kind != "f":
+    if array.dtype.kind != "f" or is_finite(array):
         return
-    with np.errstate(all="ignore"):
-        if np.isfinite(array.sum()):  # no temporary: one bad value makes the sum bad
-            return
     bad = ~np.isfinite(array)
     if bad.any():
         place = tuple(int(i) for i in np.argwhere(bad)[0])
         where = ", ".join(f"{axis} {i}" for axis, i in zip(("row", "column", "position", "channel"), place, strict=False))
         fix = cast or " Fill or drop them first."
         raise ValueError(f"{what} has {bad.sum()} values that are not finite, the first ({array[place]}) at {where}.{fix}")
+
+
+def frozen(a: np.ndarray) -> np.ndarray:
+    """The array, which nobody may write into from now on."""
+    a.flags.writeable = False
+    return a
 
 
 def as_inputs(X: Any, shape: tuple[Any, ...] | None, dtype: Any) -> np.ndarray:

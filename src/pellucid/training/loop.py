@@ -157,13 +157,13 @@ def start(model: Any, job: Job) -> Run:
 
 def gradient_epochs(run: Run, data: Batch | None, bar: Any, finish: Callable[..., None]) -> None:
     """Train epoch by epoch, several short ones at once where nobody looks between them; `finish` gets means and seconds."""
-    job, net, loss, engine = run.job, run.model.net, run.model.loss, run.engine
+    job, net, loss, engine, steps = run.job, run.model.net, run.model.loss, run.engine, run.job.steps
     kind, carries, watch = job.optimizer.kind(), carries_state(net), overridden(job.callbacks, "batch_end")
     chunk = predict_work(net, run.model.params, job.batch_size, job.data).chunk
     if data is None:  # rows are sent with each chunk, and two chunks are there at a time
         chunk = max(1, min(chunk, int(engine.room() / 8 / (size_of(job.row) * job.batch_size))))
-    together = max(1, chunk // job.steps if engine.fills else min(chunk // job.steps, job.epochs))
-    length = min(chunk, together * job.steps)  # of all chunks, whoever looks: all are run by one program
+    together = max(1, chunk // steps if engine.fills else min(chunk // steps, job.epochs))
+    length = min(chunk, together * steps)  # of all chunks, whoever looks: all are run by one program
     if not carries:
         run.state = engine.stack(net, kind, run.state, job.data, job.batch_size)
     looked = carries or looked_at(job)
@@ -172,40 +172,40 @@ def gradient_epochs(run: Run, data: Batch | None, bar: Any, finish: Callable[...
             run_ahead(run, data, together, length, bar, finish)
         together = 1
     if engine.name == "numpy":  # nothing is compiled, so nothing is filled up
-        length = min(chunk, together * job.steps)
+        length = min(chunk, together * steps)
     recent: deque[dict[str, float]] = deque(maxlen=20)  # the last steps, for the report if one fails
     while run.epoch < job.epochs and not run.stopping:
         began, sums, failed = time.perf_counter(), np.zeros((0, 2 + len(loss.scores))), None
         if carries:
             run.state = run.state._replace(params=engine.put(forget(run.state.params)))
         coming = plans(run, 1 if looked else job.epochs, together, length, 1 if watch else length)
-        several = not looked and (job.epochs - run.epoch) * job.steps > length
+        several = not looked and (job.epochs - run.epoch) * steps > length
         with contextlib.closing(trained(run, data, coming, in_advance=several)) as chunks:
             for plan, before, state, outcome in chunks:
-                first = run.epoch * job.steps + len(sums)
+                first = run.epoch * steps + len(sums)
                 rows, finite = engine.get(outcome)
                 rows = rows[: plan.count].astype(np.float64)
                 if not finite:
-                    state, failed = explain_nonfinite(net, loss, kind, engine.get(before), job.data, plan, first, job.steps, job.origin)
+                    state, failed = explain_nonfinite(net, loss, kind, engine.get(before), job.data, plan, first, steps, job.origin)
                     state, rows = engine.put(state), rows[: max(0, len(failed.steps) - 1)]
                     failed.steps = (*recent, *failed.steps)[-20:]
                 run.state = state
-                recent.extend({"step": first + i, "loss": s[1] / s[0]} for i, s in list(enumerate(rows))[-20:])
+                recent.extend({"step": first + i, "loss": rows[i, 1] / rows[i, 0]} for i in range(max(0, len(rows) - 20), len(rows)))
                 sums = np.concatenate([sums, rows])
                 if bar is not SILENT and not failed:
-                    epoch = min(run.epoch + math.ceil(len(sums) / job.steps), job.epochs)
+                    epoch = min(run.epoch + math.ceil(len(sums) / steps), job.epochs)
                     bar.advance(int(plan.sizes[: plan.count].sum()), epoch, describe(run, sums.sum(0)))
                 if watch and not failed:
                     call(run, "batch_end", len(sums), float(rows[0, 1] / rows[0, 0]))
                 if run.interrupted:
                     run.stop("interrupted by Ctrl-C")
                 ended = run.stopping and not failed  # in the midst of an epoch, perhaps
-                if done := math.ceil(len(sums) / job.steps) if ended else len(sums) // job.steps:
+                if done := math.ceil(len(sums) / steps) if ended else len(sums) // steps:
                     now = time.perf_counter()
-                    for part in (sums[i * job.steps : (i + 1) * job.steps] for i in range(done)):
+                    for part in (sums[i * steps : (i + 1) * steps] for i in range(done)):
                         run.epoch += 1
-                        finish(means(loss, part.sum(0)), (now - began) / done, complete=len(part) == job.steps)
-                    sums, began = sums[done * job.steps :], time.perf_counter()
+                        finish(means(loss, part.sum(0)), (now - began) / done, complete=len(part) == steps)
+                    sums, began = sums[done * steps :], time.perf_counter()
                 if done or failed:
                     call(run, "pause")
                 if failed:
