@@ -1,5 +1,6 @@
 """`engine="auto"`: the prediction behind it."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 import pellucid as pc
 from pellucid.engines import choose
 from pellucid.engines.choose import choose_engine, predict_work
+from pellucid.layers import Layer
 from pellucid.training.step import Batch
 
 
@@ -96,3 +98,48 @@ def test_what_a_row_takes_is_counted_once_for_a_network(monkeypatch):
     )
     pc.Network(pc.Linear(6) >> pc.ReLU() >> pc.Linear(1), (3,)).fit(X, y, epochs=1, engine="jax", progress=False)
     assert len(calls) == 2
+
+
+class Inverse(Layer):
+    """A layer whose weights may not be zero."""
+
+    def build(self, rng, shape):
+        return {"W": 2 * np.eye(shape[0])}, shape
+
+    def forward(self, ops, p, x):
+        inverse = ops.xp.linalg.inv(p["W"])
+        return x @ inverse, (x, inverse)
+
+    def backward(self, ops, p, cache, dy, wrt_input=True):
+        x, inverse = cache
+        return dy @ inverse.T, {"W": -inverse.T @ (x.T @ dy) @ inverse.T}
+
+
+def test_uses_are_counted_with_the_weights_there_are():
+    X = np.random.default_rng(0).normal(size=(20, 4))
+    model = pc.Network(Inverse() >> pc.Linear(1), 4, dtype="float64")
+    assert model.check_gradients(X, X[:, :1])
+    assert len(model.fit(X, X[:, :1], epochs=2, engine="numpy", progress=False)) == 2
+
+
+class Scaled(Layer):
+    """Compared by nothing that it does, and not to be hashed."""
+
+    factors: list = dataclasses.field(default_factory=list, compare=False)
+    more: list = dataclasses.field(default_factory=list)
+
+    def forward(self, ops, p, x):
+        return self.factors[0] * x, None
+
+    def backward(self, ops, p, cache, dy, wrt_input=True):
+        return self.factors[0] * dy, {}
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_a_users_activation_is_the_one_that_was_given():
+    X = np.random.default_rng(0).normal(size=(20, 4))
+    losses = [
+        pc.MLPRegressor(hidden_layer_sizes=(4,), activation=activation, max_iter=2, engine="numpy", random_state=0).fit(X, X[:, 0]).loss_
+        for activation in (Scaled([1.0]), Scaled([3.0]), pc.Identity())
+    ]
+    assert losses[0] == losses[2] != losses[1]

@@ -101,7 +101,7 @@ class Optimizer(Settings):
 
     def numbers(self, dtype: Any) -> dict[str, Any]:
         """The settings that are numbers, as scalars a compiled program takes as arguments."""
-        names = [name for name in self._fields() if type(getattr(self, name)) is float and name != "learning_rate"]
+        names = [name for name in self._declared() if type(getattr(self, name)) is float and name != "learning_rate"]
         return {name: np.asarray(getattr(self, name), dtype)[()] for name in names}
 
     def kind(self) -> Optimizer:

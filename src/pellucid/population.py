@@ -78,7 +78,7 @@ class Population:
             )
         self.optimizer = get_optimizer(optimizer)
         options = [name for name in inspect.signature(Population).parameters if name != "settings"]
-        refuse_unknown(f"Population with {type(self.optimizer).__name__}", settings, [*options, *self.optimizer._fields()])
+        refuse_unknown(f"Population with {type(self.optimizer).__name__}", settings, [*options, *self.optimizer._declared()])
         table = columns({"seed": seed, **settings} | ({} if rows is None else {"rows": rows}))
         #: what each member has of its own
         self.members: list[dict[str, Any]] = table

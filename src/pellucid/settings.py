@@ -20,7 +20,7 @@ from typing import Any, Literal, ParamSpec, TypeVar, dataclass_transform
 
 import numpy as np
 
-__all__ = ["Fixed", "Settings", "did_you_mean", "friendly"]
+__all__ = ["Fixed", "Settings", "did_you_mean", "friendly", "is_ours"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -36,13 +36,12 @@ def did_you_mean(word: object, choices: typing.Iterable[str]) -> str:
 def refuse_unknown(owner: str, given: typing.Iterable[str], allowed: typing.Collection[str]) -> None:
     for name in given:
         if name not in allowed:
-            allowed = [a for a in allowed if a != "self"]
             raise TypeError(f"{owner} has no option {name!r}.{did_you_mean(name, allowed)} It takes: {', '.join(allowed)}.")
 
 
 def friendly(function: Callable[P, R]) -> Callable[P, R]:
     """Make a function answer a misspelt option with the nearest right one."""
-    names = list(inspect.signature(function).parameters)
+    names = [name for name in inspect.signature(function).parameters if name != "self"]
     label = function.__qualname__.removesuffix(".__init__")
 
     @functools.wraps(function)
@@ -91,20 +90,20 @@ class Settings:
 
     @classmethod
     @functools.cache
-    def _fields(cls) -> dict[str, tuple[Any, Any]]:
+    def _declared(cls) -> dict[str, tuple[Any, Any]]:
         """Annotation and default of every field."""
         try:
             hints = typing.get_type_hints(cls)
-        except NameError:  # a class made inside a function may name things only that function can see
+        except (NameError, AttributeError):  # a class made inside a function may name things only that function can see
             hints = {}
         return {field.name: (hints.get(field.name, Any), field.default) for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
 
     def __new__(cls, *args: Any, **options: Any) -> Any:
-        refuse_unknown(cls.__name__, options, cls._fields())
+        refuse_unknown(cls.__name__, options, cls._declared())
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        for name, (hint, _) in self._fields().items():
+        for name, (hint, _) in self._declared().items():
             value = getattr(self, name)
             if type(value) is hint and hint in (bool, int, float, str) and value == value:  # as it should be, and not nan
                 continue
@@ -125,13 +124,18 @@ class Settings:
 
     def __repr__(self) -> str:
         words = []
-        for name, (_, default) in self._fields().items():
+        for name, (_, default) in self._declared().items():
             value = getattr(self, name)
             if name == "name" or value == default:
                 continue
             text = value.__qualname__ if isinstance(value, types.FunctionType) else repr(value)
             words.append(text if default is dataclasses.MISSING else f"{name}={text}")
         return f"{type(self).__name__}({', '.join(words)})"
+
+
+def is_ours(thing: Any) -> bool:
+    """Whether its class is one of this library's."""
+    return type(thing).__module__.partition(".")[0] == __name__.partition(".")[0]
 
 
 def convert(where: str, hint: Any, value: Any) -> Any:

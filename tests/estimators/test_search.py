@@ -4,9 +4,12 @@ import warnings
 from typing import ClassVar
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.stats import loguniform
+from sklearn.base import clone
 from sklearn.datasets import load_iris
+from sklearn.ensemble import BaggingClassifier
 from sklearn.exceptions import FitFailedWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, RandomizedSearchCV, ShuffleSplit
@@ -139,7 +142,7 @@ def test_candidates_share_the_rows_of_a_fold(how, monkeypatch):
     assert len({id(part) for part in parts}) == 3
     assert not any(part.flags.writeable for part in parts)
     np.testing.assert_array_equal(whole, X)
-    assert not whole.cut
+    assert whole.cut is None
 
 
 def test_a_fold_is_prepared_once_for_all_candidates(monkeypatch):
@@ -147,18 +150,77 @@ def test_a_fold_is_prepared_once_for_all_candidates(monkeypatch):
     sent, put = [], engine.put
     monkeypatch.setattr(engine, "put", lambda tree: [sent.append(tree) if isinstance(tree, np.ndarray) else None, put(tree)][1])
     mine = pc.PopulationSearchCV(MLP, {"alpha": [0.0, 0.1, 1.0, 10.0]}, cv=3, how="threads").fit(X, Y)
-    assert sorted(a.dtype.name for a in sent) == ["float64"] * 6 + ["int32"] * 3  # rows and weights, classes
+    assert sorted(a.dtype.name for a in {id(a): a for a in sent}.values()) == ["float64"] * 6 + ["int32"] * 3  # rows, weights, classes
     monkeypatch.undo()
     assert_same_results(mine, GridSearchCV(MLP, {"alpha": [0.0, 0.1, 1.0, 10.0]}, cv=3).fit(X, Y), True)
 
 
-def test_a_scorer_may_write_into_its_rows():
-    def score(model, X, y):
-        X -= 0.5
-        return model.score(X, y)
+def writing_score(model, X, y):
+    X -= 0.5
+    return model.score(X, y)
 
-    theirs = GridSearchCV(MLP, {"alpha": [0.1, 1.0]}, cv=3, scoring=score).fit(X, Y)
-    assert_same_results(pc.PopulationSearchCV(MLP, {"alpha": [0.1, 1.0]}, cv=3, scoring=score, how="threads").fit(X, Y), theirs, True)
+
+class Centred(pc.MLPClassifier):
+    def fit(self, X, y):
+        X -= X.mean(0)
+        return super().fit(X, y)
+
+
+class Asking:
+    """A splitter that computes with what it is given."""
+
+    def get_n_splits(self, X=None, y=None, groups=None):
+        return 2
+
+    def split(self, X, y, groups=None):
+        assert {y.max(), X.sum(), type(X[:3]), type(X + 1)} == {2, X.sum(), np.ndarray}
+        return ShuffleSplit(2, random_state=0).split(X)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "options"),
+    [
+        (MLP, {"scoring": writing_score}),
+        (MLP, {"scoring": {"a": writing_score}, "refit": "a"}),
+        (Centred(**MLP.get_params()), {}),
+        (clone(MLP).set_params(callbacks=lambda run: run.job.data.x.fill(1), engine="numpy"), {}),
+        (MLP, {"cv": Asking()}),
+        (MLP, {"cv": [(list(range(100)), list(range(100, 150))), (np.arange(150) < 120, np.arange(150) >= 120)]}),
+    ],
+)
+def test_whoever_is_not_known_to_leave_rows_alone_gets_rows_of_their_own(estimator, options):
+    grid, options = {"alpha": [0.1, 1.0]}, {"cv": 3, **options}
+    theirs = GridSearchCV(estimator, grid, **options).fit(X.copy(), Y)
+    assert_same_results(pc.PopulationSearchCV(estimator, grid, how="threads", **options).fit(X.copy(), Y), theirs, True)
+
+
+@HOW
+def test_engines_do_not_get_each_others_arrays(how):
+    """Rows that one fit has put on the device are no good for a fit on the other engine."""
+    grid = [{"engine": ["jax", "numpy"], "alpha": [0.001, 0.1]}, {"solver": ["lbfgs"], "engine": ["jax", "numpy"]}]
+    options = {"cv": 3, "scoring": "neg_log_loss", "error_score": "raise"}
+    rows = X.astype(np.float32)
+    theirs = GridSearchCV(MLP, grid, **options).fit(rows, Y).cv_results_["mean_test_score"]
+    found = pc.PopulationSearchCV(MLP, grid, how=how, **options).fit(rows, Y).cv_results_["mean_test_score"]
+    np.testing.assert_allclose(found, theirs, rtol=0 if how == "threads" else 1e-5)
+    np.testing.assert_array_equal(found[4:], theirs[4:])  # L-BFGS is fitted by itself
+
+
+def test_nothing_is_kept_of_arrays_that_one_fit_made(monkeypatch):
+    meetings = []
+    monkeypatch.setattr(search, "Meeting", lambda *args: meetings.append(Meeting(*args)) or meetings[-1])
+    for rows, labels in ((pd.DataFrame(X), Y), (X, Y.astype(str)), (X, Y)):
+        for alphas in ([1.0], [0.1, 1.0, 10.0]):
+            pc.PopulationSearchCV(MLP, {"alpha": alphas}, cv=3, how="threads").fit(rows, labels)
+    kept = [len(meeting.kept) for meeting in meetings]
+    assert kept[0::2] == kept[1::2]
+    assert kept[0] < kept[2] < kept[4]
+
+
+def test_the_refit_of_a_meta_estimator_runs_in_parallel_as_it_likes():
+    bag = BaggingClassifier(MLP, n_estimators=2, n_jobs=2, random_state=0)
+    theirs = GridSearchCV(bag, {"max_samples": [0.5, 1.0]}, cv=2).fit(X, Y)
+    assert_same_results(pc.PopulationSearchCV(bag, {"max_samples": [0.5, 1.0]}, cv=2, how="threads").fit(X, Y), theirs, True)
 
 
 def test_what_is_kept_of_an_array_is_kept_only_where_nobody_can_change_it():

@@ -108,14 +108,14 @@ USES: dict[Any, Counter] = {}
 
 def remembered_uses(net: Layer, params: Any, data: Batch) -> Counter:
     """As `count_uses`, once for each shape: BLAS may leave a thread spinning, which slows down the first 0.1 s of a fit."""
-    key = net, data.x.shape[1:], data.lengths is None, *(leaf.shape for _, leaf in leaves(params))
+    key = repr(net), data.x.shape[1:], data.lengths is None, *(leaf.shape for _, leaf in leaves(params))
     used = USES.get(key)
     if used is None:
         if len(USES) >= 256:
             USES.clear()
         row = Batch(*(a if a is None else (np.asarray(a) if hasattr(a, "__array__") else a)[:1] for a in data))  # or sparse rows
-        shapes = map_leaves(lambda a: np.broadcast_to(np.zeros((), a.dtype), a.shape), params)  # the numbers may not be there yet
-        used = USES[key] = count_uses(net, shapes, row)
+        there = map_leaves(lambda a: a if isinstance(a, np.ndarray) else np.broadcast_to(np.zeros((), a.dtype), a.shape), params)
+        used = USES[key] = count_uses(net, there, row)  # the numbers of JAX's arrays may not be computed yet
     return used.copy()
 
 

@@ -25,6 +25,7 @@ from ..layers.base import Layer
 from ..layers.normalise import BatchNorm
 from ..layers.recurrent import Recurrent, is_recurrent
 from ..optimizers import Optimizer
+from ..settings import is_ours
 from ..training.step import Batch, all_finite, gradients, sums, updated
 from ..tree import leaves
 from . import LOCAL, cores, started
@@ -57,11 +58,6 @@ def is_by_rows(net: Layer) -> bool:
     if isinstance(net, Recurrent):  # also a user's own that has but a cell: a cell takes every row by itself
         return not net.streams and (type(net).forward, type(net).backward) == (Recurrent.forward, Recurrent.backward)
     return is_ours(net) and not isinstance(net, BatchNorm) and all(map(is_by_rows, net.children))
-
-
-def is_ours(thing: Any) -> bool:
-    """Whether its class is one of this library's."""
-    return type(thing).__module__.partition(".")[0] == __name__.partition(".")[0]
 
 
 def train(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: Any, rows: int) -> tuple[Any, Any, Any]:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..training.checkpoint import rows_digest
+from ..training.data import frozen
 from ..training.sequences import carries_state
 from ..training.step import Batch, State
 from . import LOCAL
@@ -80,7 +81,8 @@ class Meeting:
             return make(array)
         _, kept = self.kept.setdefault(id(array), (array, {}))  # the array stays, so that no other gets its id
         if key not in kept:
-            kept[key] = make(array)
+            made = make(array)
+            kept.setdefault(key, frozen(made) if isinstance(made, np.ndarray) else made)  # another fit may have been faster
         return kept[key]
 
     def engine(self, engine: Any) -> Any:
@@ -132,7 +134,7 @@ class Watched:
     def put(self, tree: Any) -> Any:
         if not isinstance(tree, Batch) or any(a is not None and a.nbytes > SMALL for a in tree):
             return self.engine.put(tree)
-        return Batch(*(a if a is None else self.meeting.once(a, Watched.put, self.engine.put) for a in tree))
+        return Batch(*(a if a is None else self.meeting.once(a, ("put", self.engine.name), self.engine.put) for a in tree))
 
     def settle(self, tree: Any) -> None:
         """Nobody waits: times of fits that run side by side say little."""
@@ -164,7 +166,7 @@ class Together(Watched):
     def get(self, tree: Any) -> Any:
         if isinstance(tree, State):
             return State(*map(self.get, tree))
-        return tree.get() if isinstance(tree, Part) else tree  # which has never left the host
+        return tree.get() if isinstance(tree, Part) else self.engine.get(tree)
 
     def evaluate(self, net: Any, loss: Any, params: Any, data: Rows, plan: Any) -> Any:
         return self.engine.evaluate(net, loss, self.get(params), data, plan)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import html
@@ -111,16 +112,14 @@ class NetworkEstimator(CallbackSupportMixin, BaseEstimator):
 
     def _validate_params(self) -> None:
         """Equal parameters are looked at once: a search makes many estimators that differ in one or two."""
-        values = [getattr(self, name) for name in self._get_param_names()]
-        try:
-            given = type(self), *map(type, values), marshal.dumps(values, 2)
-        except ValueError:  # other things than numbers, words and lists of them
-            return super()._validate_params()
+        params, given = self.get_params(deep=False), None
+        with contextlib.suppress(ValueError):  # other things than numbers, words and lists of them
+            given = type(self), *map(type, params.values()), marshal.dumps(params, 2)
         if given not in VALID:
             super()._validate_params()
             if len(VALID) >= 1024:
                 VALID.clear()
-            VALID.add(given)
+            VALID.update({given} - {None})
 
     # ---------------------------------------------------------------- rows in, outputs out
     def _learned_from(self, X: Any, y: Any, first: bool, **options: Any) -> tuple[Any, Any]:
@@ -249,7 +248,7 @@ def parts(value: Any) -> dict[str, Any]:
         return {layer.name or str(i): layer for i, layer in enumerate(value.layers)}
     if not isinstance(value, Settings):
         return {}
-    return {name: getattr(value, name) for name in value._fields() if name != "name"}
+    return {name: getattr(value, name) for name in value._declared() if name != "name"}
 
 
 def with_setting(value: Any, path: list[str], new: Any) -> Any:

@@ -26,7 +26,7 @@ from ..losses import HalfSquaredError, Loss, Poisson, SigmoidCrossEntropy, Softm
 from ..network import Network
 from ..optimizers import Optimizer
 from ..training.callbacks import as_callbacks
-from ..training.data import frozen, row_weights
+from ..training.data import row_weights
 from ..training.finite import NonFiniteError
 from ..training.loop import Job, train
 from ..training.step import Batch
@@ -201,7 +201,8 @@ class BaseMLP(NetworkEstimator):
         loss, self.n_outputs_, self.out_activation_ = self._output(target)
         params: list[dict[str, np.ndarray]] = []
         units = X.shape[1], *map(int, sizes), self.n_outputs_
-        net = chain_of(units[1:], tuple(a if isinstance(a, Layer) else ACTIVATIONS[a] for a in names), float(self.dropout))
+        make: Any = chain_of if all(isinstance(a, str) for a in names) else chain_of.__wrapped__
+        net = make(units[1:], tuple(names), float(self.dropout))
         for i, (fan_in, fan_out) in enumerate(pairwise(units)):
             name = names[min(i, len(names) - 1)] if names else self.activation
             bound = float(np.sqrt((2.0 if name == "logistic" else 6.0) / (fan_in + fan_out)))
@@ -290,7 +291,7 @@ class BaseMLP(NetworkEstimator):
     def _weights(self, y: Any, sample_weight: Any, X: Any) -> np.ndarray:
         if sample_weight is not None:
             return row_weights(sample_weight, X.shape[0], X.dtype)
-        return LOCAL.once(X, np.ones, lambda X: frozen(np.ones(X.shape[0], X.dtype)))
+        return LOCAL.once(X, np.ones, lambda X: np.ones(X.shape[0], X.dtype))
 
     def _strata(self, y: Any) -> Any:
         return None
@@ -417,7 +418,7 @@ class MLPClassifier(Classifier, BaseMLP):
 
         def numbers(y: Any) -> np.ndarray:
             found = np.searchsorted(classes, y)
-            return frozen(found.astype(np.int32) if several else found[:, None].astype(dtype))
+            return found.astype(np.int32) if several else found[:, None].astype(dtype)
 
         return LOCAL.once(y, ("classes", several, dtype, classes.tobytes()), numbers) if plain_labels(y) else numbers(y)
 
@@ -556,11 +557,12 @@ class MLPRegressor(RegressorMixin, BaseMLP):
 
 
 @functools.lru_cache(64)
-def chain_of(units: tuple[int, ...], activations: tuple[Layer, ...], dropout: float) -> Chain:
+def chain_of(units: tuple[int, ...], activations: tuple[str | Layer, ...], dropout: float) -> Chain:
     """Linear layers of so many units, all but the last with an activation."""
     layers: list[Layer] = []
     for n, activation in zip(units, activations, strict=False):
-        layers += [Linear(n), activation, *([Dropout(dropout)] if dropout else [])]
+        layers += [Linear(n), activation if isinstance(activation, Layer) else ACTIVATIONS[activation]]
+        layers += [Dropout(dropout)] if dropout else []
     return Chain(*layers, Linear(units[-1]))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from concurrent.futures import Future, ThreadPoolExecutor
 from numbers import Integral
@@ -17,6 +18,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from ..engines.numpy import one_blas_thread
 from ..engines.together import Meeting
 from ..population import AT_ONCE, bar_of_fits, is_batched
+from ..settings import is_ours
 from ..training.data import frozen
 from .base import NetworkEstimator, keep
 
@@ -106,38 +108,48 @@ class PopulationSearchCV(BaseSearchCV):
         if (self.param_grid is None) == (self.param_distributions is None):
             raise ValueError("PopulationSearchCV needs param_grid= (all combinations) or param_distributions= (n_iter draws), one of them.")
         batched = is_batched(self.how)
+        known = isinstance(self.estimator, NetworkEstimator) and is_ours(self.estimator) and not self.estimator.get_params()["callbacks"]
+        known = known and isinstance(self.scoring, str | None)  # then nobody writes into rows
+        X, y = (a.view(SharedRows) if type(a) is np.ndarray and (known or a.nbytes > SHARED) else a for a in (X, y))
         self._threads = Threads(AT_ONCE if batched else effective_n_jobs(self.n_jobs or -1), batched)
-        own = isinstance(self.estimator, NetworkEstimator) and not callable(self.scoring)  # and write into no rows
-        X, y = (a.view(SharedRows) if type(a) is np.ndarray and (own or a.nbytes > SHARED) else a for a in (X, y))
+        self._shared = [a for a in (X, y) if isinstance(a, SharedRows)]
         try:
             # scikit-learn sets the warnings' filters in every thread, and the last one to end may leave them as another had them
-            with parallel_config(backend=self._threads), one_blas_thread(not batched), warnings.catch_warnings():
+            with contextlib.ExitStack() as self._searching, one_blas_thread(not batched), warnings.catch_warnings():
+                self._searching.enter_context(parallel_config(backend=self._threads))
                 return super().fit(X, y, **params)
         finally:
-            del self._threads
-            for rows in (X, y):
-                getattr(rows, "cut", {}).clear()  # somebody may keep them
+            del self._threads, self._shared, self._searching
 
     def _run_search(self, evaluate_candidates: Any, *, callback_ctx: Any = None) -> None:
         def evaluate(candidates: Any, **options: Any) -> Any:
             candidates = list(candidates)
-            with bar_of_fits(self.progress, len(candidates) * self.n_splits_) as advance:
-                self._threads.meet(len(candidates) * self.n_splits_, advance)
-                return evaluate_candidates(candidates, **options)
+            for rows in self._shared:
+                rows.cut = {}
+            try:
+                with bar_of_fits(self.progress, len(candidates) * self.n_splits_) as advance:
+                    self._threads.meet(len(candidates) * self.n_splits_, advance)
+                    return evaluate_candidates(candidates, **options)
+            finally:
+                for rows in self._shared:
+                    rows.cut = None
 
         search = GridSearchCV if self.param_distributions is None else RandomizedSearchCV
         search._run_search(self, evaluate, **({} if callback_ctx is None else {"callback_ctx": callback_ctx}))
+        self._searching.close()  # what the refit runs in parallel is no fit of the search
 
 
 class SharedRows(np.ndarray):
     """Rows of which every candidate gets the same parts: each is cut once, and nobody may write into it."""
 
-    def __array_finalize__(self, source: Any) -> None:
-        self.cut = dict[int, tuple[Any, np.ndarray]]()
+    cut: dict[int, tuple[Any, np.ndarray]] | None = None  # while candidates are tried
+
+    def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
+        return array[()] if return_scalar else array  # what is computed from them is an array as any other
 
     def __getitem__(self, key: Any) -> Any:
         rows = np.asarray(self)
-        if not (isinstance(key, tuple) and len(key) == 2 and isinstance(key[0], np.ndarray) and key[1] is Ellipsis):
+        if self.cut is None or not (isinstance(key, tuple) and len(key) == 2 and isinstance(key[0], np.ndarray) and key[1] is Ellipsis):
             return rows[key]
         if id(key[0]) not in self.cut:  # the row numbers are kept, so that no others get their id
             self.cut.setdefault(id(key[0]), (key[0], frozen(rows[key])))

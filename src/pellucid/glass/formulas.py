@@ -325,7 +325,7 @@ class Writer:
         for part in filter(None, (layer, getattr(layer, "activation", None))):
             if isinstance(part, Activation):
                 functions |= {"g": lambda z, f=part: f.g(np, z), "g′": lambda z, f=part: f.derivative(np, z, f.g(np, z))}
-            for name in part._fields():
+            for name in part._declared():
                 value = getattr(part, name)
                 if isinstance(value, int | float) and not isinstance(value, bool):
                     numbers[SIGNS.get(name, name)] = np.float64(value)

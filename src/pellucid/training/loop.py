@@ -122,7 +122,7 @@ def train(model: Any, job: Job) -> History:
     return run.history
 
 
-fits: Counter[tuple[Any, str]] = Counter()  # how many of each kind there were in this process, by engine
+fits: Counter[tuple[str, str]] = Counter()  # how many of each kind there were in this process, by engine
 
 
 def start(model: Any, job: Job) -> Run:
@@ -135,7 +135,7 @@ def start(model: Any, job: Job) -> Run:
         if job.engine == "auto":
             job.engine = history.engine
     model.history = history
-    kind = model.net, model.loss, job.optimizer.kind(), job.batch_size, job.data.x.shape, model.dtype
+    kind = repr((model.net, model.loss, job.optimizer.kind(), job.batch_size, job.data.x.shape, model.dtype))
     history.data = rows_digest(job.data)
     if job.engine == "auto" and job.precision:
         name, reason = "jax", f"precision={job.precision!r} was asked for"
