@@ -119,7 +119,8 @@ class NetworkEstimator(CallbackSupportMixin, BaseEstimator):
             super()._validate_params()
             if len(VALID) >= 1024:
                 VALID.clear()
-            VALID.update({given} - {None})
+            if given:
+                VALID.add(given)
 
     # ---------------------------------------------------------------- rows in, outputs out
     def _learned_from(self, X: Any, y: Any, first: bool, **options: Any) -> tuple[Any, Any]:
