@@ -19,7 +19,7 @@ from ..training.checkpoint import rows_digest
 from ..training.data import frozen
 from ..training.sequences import carries_state
 from ..training.step import Batch, State
-from . import LOCAL
+from . import LOCAL, cores
 
 __all__ = ["Meeting"]
 
@@ -47,7 +47,7 @@ class Meeting:
         self.stopped = False
         #: threads to run them in: spare ones prepare a fit or score it while others train, so that no core waits for Python
         self.threads = at_once if batched or at_once == 1 else at_once + SPARE
-        self.cores = threading.Semaphore(at_once)
+        self.places = threading.Semaphore(at_once)
         self.kept = dict[int, tuple[np.ndarray, dict[Any, Any]]]()
         self.lock, self.waiting = threading.Lock(), list[Request]()
         # those of a batch that do not wait run one after the other: dozens of threads at once would only hinder each other
@@ -140,7 +140,8 @@ class Watched:
         """Nobody waits: times of fits that run side by side say little."""
 
     def train(self, *args: Any) -> Any:
-        with self.meeting.cores:
+        # where all cores train, another program may wait for the first that is free; NumPy's loops would only hinder each other
+        with contextlib.nullcontext() if self.engine.waits and self.meeting.at_once >= cores() else self.meeting.places:
             if self.meeting.stopped:
                 raise KeyboardInterrupt
             outcome = self.engine.train(*args)
