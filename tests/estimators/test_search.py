@@ -26,6 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 
 X, Y = load_iris(return_X_y=True)
 MLP = pc.MLPClassifier((8,), max_iter=12, random_state=0, engine="jax", learning_rate_init=0.01)
+BY_NUMPY = clone(MLP).set_params(engine="numpy")
 NET = pc.NetworkClassifier(pc.Linear(6) >> pc.Tanh(), epochs=6, random_state=0, engine="jax")
 HOW = pytest.mark.parametrize("how", ["threads", "batched"])
 
@@ -180,12 +181,12 @@ class Asking:
 @pytest.mark.parametrize(
     ("estimator", "options"),
     [
-        (MLP, {"scoring": writing_score}),
-        (MLP, {"scoring": {"a": writing_score}, "refit": "a"}),
-        (Centred(**MLP.get_params()), {}),
-        (clone(MLP).set_params(callbacks=lambda run: run.job.data.x.fill(1), engine="numpy"), {}),
-        (MLP, {"cv": Asking()}),
-        (MLP, {"cv": [(list(range(100)), list(range(100, 150))), (np.arange(150) < 120, np.arange(150) >= 120)]}),
+        (BY_NUMPY, {"scoring": writing_score}),
+        (BY_NUMPY, {"scoring": {"a": writing_score}, "refit": "a"}),
+        (Centred(**BY_NUMPY.get_params()), {}),
+        (clone(BY_NUMPY).set_params(callbacks=lambda run: run.job.data.x.fill(1)), {}),
+        (BY_NUMPY, {"cv": Asking()}),
+        (BY_NUMPY, {"cv": [(list(range(100)), list(range(100, 150))), (np.arange(150) < 120, np.arange(150) >= 120)]}),
     ],
 )
 def test_whoever_is_not_known_to_leave_rows_alone_gets_rows_of_their_own(estimator, options):
@@ -218,7 +219,7 @@ def test_nothing_is_kept_of_arrays_that_one_fit_made(monkeypatch):
 
 
 def test_the_refit_of_a_meta_estimator_is_no_fit_of_the_search():
-    bag = BaggingClassifier(clone(MLP).set_params(engine="numpy"), n_estimators=2, random_state=0)
+    bag = BaggingClassifier(BY_NUMPY, n_estimators=2, random_state=0)
     theirs = GridSearchCV(bag, {"max_samples": [0.5, 1.0]}, cv=2).fit(X, Y)
     assert_same_results(pc.PopulationSearchCV(bag, {"max_samples": [0.5, 1.0]}, cv=2, how="threads").fit(X, Y), theirs, True)
 
