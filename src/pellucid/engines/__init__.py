@@ -24,7 +24,7 @@ class Local(threading.local):
 
     wrap: Any = None  # makes an engine the engine of one of many
     fits: int = 1  # that share what is compiled
-    once: Callable[..., Any] = staticmethod(lambda array, key, make: make(array))  # the same for all fits on one array
+    once: Callable[..., Any] = staticmethod(lambda array, key, make: make(array))  # see Meeting.once
     members: int = 1  # that go through one program side by side, while it is made
 
 

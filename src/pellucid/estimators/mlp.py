@@ -207,7 +207,9 @@ class BaseMLP(NetworkEstimator):
             name = names[min(i, len(names) - 1)] if names else self.activation
             bound = float(np.sqrt((2.0 if name == "logistic" else 6.0) / (fan_in + fan_out)))
             W, b = (draws.draw("uniform", -bound, bound, shape).astype(X.dtype) for shape in ((fan_in, fan_out), fan_out))
-            params += [{"W": W, "b": b}, *({} for _ in range(1 + bool(self.dropout) if i < len(sizes) else 0))]
+            params += [{"W": W, "b": b}]
+            if i < len(sizes):
+                params += [{}, {}] if self.dropout else [{}]
         seed = draws.draw("randint", 2**31 - 1) if self.dropout else 0
         network = Network(net, None, loss, seed=seed, dtype=X.dtype)
         network.params, network.input_shape, network.output_shape = tuple(params), (X.shape[1],), (self.n_outputs_,)

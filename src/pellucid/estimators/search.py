@@ -108,9 +108,8 @@ class PopulationSearchCV(BaseSearchCV):
         if (self.param_grid is None) == (self.param_distributions is None):
             raise ValueError("PopulationSearchCV needs param_grid= (all combinations) or param_distributions= (n_iter draws), one of them.")
         batched = is_batched(self.how)
-        known = isinstance(self.estimator, NetworkEstimator) and is_ours(self.estimator) and not self.estimator.get_params()["callbacks"]
-        known = known and isinstance(self.scoring, str | None)  # then nobody writes into rows
-        X, y = (a.view(SharedRows) if type(a) is np.ndarray and (known or a.nbytes > SHARED) else a for a in (X, y))
+        least = 0 if leaves_rows_alone(self.estimator, self.scoring) else SHARED
+        X, y = (a.view(SharedRows) if type(a) is np.ndarray and a.nbytes > least else a for a in (X, y))
         self._threads = Threads(AT_ONCE if batched else effective_n_jobs(self.n_jobs or -1), batched)
         self._shared = [a for a in (X, y) if isinstance(a, SharedRows)]
         try:
@@ -137,6 +136,12 @@ class PopulationSearchCV(BaseSearchCV):
         search = GridSearchCV if self.param_distributions is None else RandomizedSearchCV
         search._run_search(self, evaluate, **({} if callback_ctx is None else {"callback_ctx": callback_ctx}))
         self._searching.close()  # what the refit runs in parallel is no fit of the search
+
+
+def leaves_rows_alone(estimator: Any, scoring: Any) -> bool:
+    """Whether it is known that nobody writes into the rows of a fold: nothing of a user's own sees them."""
+    ours = isinstance(estimator, NetworkEstimator) and is_ours(estimator)
+    return ours and not estimator.callbacks and isinstance(scoring, str | None)
 
 
 class SharedRows(np.ndarray):
