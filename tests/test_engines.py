@@ -430,3 +430,24 @@ def test_the_limit_on_blas_threads_ends_with_its_last_user():
     assert set(threads()) == {1}
     second.__exit__(None, None, None)
     assert threads() == before
+
+
+@pytest.mark.parametrize("looks", [True, False])
+def test_import_of_jax_leaves_the_search_for_garbage_as_it_was(looks: bool) -> None:
+    code = f"""
+import gc
+from pellucid.engines import get_engine
+{"gc.enable()" if looks else "gc.disable()"}
+get_engine("numpy"), gc.collect()
+before = gc.get_stats()
+get_engine("jax")
+assert gc.isenabled() is {looks}
+assert gc.get_freeze_count() == 0
+assert gc.get_stats() == before, "it looked while JAX was imported"
+class Loop: pass
+import weakref
+loop = Loop(); loop.loop = loop; there = weakref.ref(loop); del loop
+gc.collect()
+assert there() is None
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

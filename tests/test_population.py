@@ -9,6 +9,7 @@ import pytest
 
 import pellucid as pc
 from pellucid.engines import jax as engine
+from pellucid.engines import numpy as numpy_engine
 from pellucid.engines import together
 from pellucid.population import fit_all
 
@@ -174,6 +175,22 @@ def test_ctrl_c_ends_all_members_and_keeps_their_weights(how):
 def test_no_more_train_at_once_than_asked_for(there, allowed, monkeypatch):
     """Spare threads prepare fits, and wait; where all cores are asked for, their programs wait for a core instead."""
     monkeypatch.setattr("pellucid.engines.together.cores", lambda: there)
+    most = most_at_once(engine, monkeypatch)
+    population = pc.Population(NET, (4,), "softmax_cross_entropy", seed=range(9), dtype="float64")
+    population.fit(X, Y, how="threads", engine="jax", epochs=2, threads=2)
+    assert most == [allowed]
+
+
+@pytest.mark.parametrize(("units", "allowed"), [(6, 1), (20_000, 2)])
+def test_short_steps_on_numpy_train_one_fit_at_a_time(units, allowed, monkeypatch):
+    """Two such loops would wait for Python's lock at every operation."""
+    most, net = most_at_once(numpy_engine, monkeypatch), pc.Linear(units) >> pc.Tanh() >> pc.Linear(3)
+    pc.Population(net, (4,), "softmax_cross_entropy", seed=range(9)).fit(X, Y, how="threads", engine="numpy", epochs=2, threads=2)
+    assert most == [allowed]
+
+
+def most_at_once(engine, monkeypatch):
+    """How many fits train on an engine at the same time, at most, from here on."""
     lock, now, most, train = threading.Lock(), [0], [0], engine.train
 
     def counted(*args):
@@ -188,9 +205,7 @@ def test_no_more_train_at_once_than_asked_for(there, allowed, monkeypatch):
                 now[0] -= 1
 
     monkeypatch.setattr(engine, "train", counted)
-    population = pc.Population(NET, (4,), "softmax_cross_entropy", seed=range(9), dtype="float64")
-    population.fit(X, Y, how="threads", engine="jax", epochs=2, threads=2)
-    assert most == [allowed]
+    return most
 
 
 def test_fits_on_threads_see_the_engine_of_their_own_thread_only():
@@ -271,6 +286,14 @@ def test_fits_of_different_numbers_of_steps_are_one_program(monkeypatch):
     population.fit(X, Y, how="batched", engine="jax", epochs=4)
     assert len(piles) == 1
     assert_members_are_alone(population, False, epochs=4)
+
+
+def test_equal_orders_of_rows_are_found():
+    first, second = np.arange(12).reshape(4, 3), np.arange(12).reshape(4, 3)
+    second[3] = second[3, ::-1]  # begins like the first
+    different, numbers = together.alike([first, second, first.copy(), second + 1, second.copy()])
+    assert numbers == [0, 1, 0, 2, 1]
+    np.testing.assert_array_equal(different, [first, second, second + 1])
 
 
 def piles_made(monkeypatch):

@@ -92,17 +92,15 @@ class NetworkEstimator(CallbackSupportMixin, BaseEstimator):
 
     def set_params(self, **params: Any) -> Any:
         """Set parameters, also nested ones: the settings inside are replaced, never changed in place."""
-        plain = {name: value for name, value in params.items() if "__" not in name}
-        super().set_params(**plain)
-        for name, value in params.items():
-            if "__" in name:
-                outer, _, path = name.partition("__")
-                if outer not in self.get_params(deep=False) or name not in self.get_params(deep=True):
-                    known = ", ".join(sorted(self.get_params(deep=True)))
-                    raise ValueError(f"{type(self).__name__} has no parameter {name!r}. It has: {known}.")
+        for name, value in sorted(params.items(), key=lambda item: "__" in item[0]):  # what is inside comes after what it is inside of
+            outer, _, path = name.partition("__")
+            if name not in (self.get_params(deep=True) if path else self._get_param_names()):
+                known = ", ".join(sorted(self.get_params(deep=True)))
+                raise ValueError(f"{type(self).__name__} has no parameter {name!r}. It has: {known}.")
+            if path:
                 held = getattr(self, outer)
-                held = get_optimizer(held) if outer == "optimizer" else held
-                setattr(self, outer, with_setting(held, path.split("__"), value))
+                value = with_setting(get_optimizer(held) if outer == "optimizer" else held, path.split("__"), value)
+            setattr(self, outer, value)
         return self
 
     @classmethod

@@ -25,6 +25,7 @@ from .base import NetworkEstimator, keep
 __all__ = ["PopulationSearchCV"]
 
 SHARED = 2**20  # bytes; from there on joblib's processes share rows that nobody may write into, too
+FEW = 2**20  # numbers in X; products of so few are done before a second thread of BLAS is awake
 
 
 class PopulationSearchCV(BaseSearchCV):
@@ -114,7 +115,8 @@ class PopulationSearchCV(BaseSearchCV):
         self._shared = [a for a in (X, y) if isinstance(a, SharedRows)]
         try:
             # scikit-learn sets the warnings' filters in every thread, and the last one to end may leave them as another had them
-            with contextlib.ExitStack() as self._searching, one_blas_thread(not batched), warnings.catch_warnings():
+            with contextlib.ExitStack() as self._searching, warnings.catch_warnings():
+                self._searching.enter_context(one_blas_thread(not batched or np.size(X) <= FEW))
                 self._searching.enter_context(parallel_config(backend=self._threads))
                 return super().fit(X, y, **params)
         finally:
@@ -135,7 +137,7 @@ class PopulationSearchCV(BaseSearchCV):
 
         search = GridSearchCV if self.param_distributions is None else RandomizedSearchCV
         search._run_search(self, evaluate, **({} if callback_ctx is None else {"callback_ctx": callback_ctx}))
-        self._searching.close()  # what the refit runs in parallel is no fit of the search
+        self._searching.close()  # the refit has all cores to itself, and what it runs in parallel is no fit of the search
 
 
 def leaves_rows_alone(estimator: Any, scoring: Any) -> bool:
