@@ -61,26 +61,27 @@ def predict_work(net: Layer, params: Any, batch: int, data: Batch | None = None)
 
     With `data`, of which the first row is enough, every weight is counted as often as it is used in it (a kernel: at every place).
     """
-    weights = weights_in(params)
+    matrices = [leaf.shape for _, leaf in leaves(params) if leaf.ndim > 1]
+    sizes = list(map(math.prod, matrices))
+    weights = sum(sizes)
     used = Counter(layer=count(net), product=weights) if data is None else remembered_uses(net, params, data)
-    used["output"] = used["output"] or sum(leaf.shape[-1] for _, leaf in leaves(params) if leaf.ndim > 1)
+    used["output"] = used["output"] or sum(shape[-1] for shape in matrices)
     amounts = {"step": 1, "layer": used["layer"], "row": batch, "output": batch * used["output"], "weight": weights}
     amounts |= {kind: 6 * batch * used[kind] for kind in ("product", "convolution", "scan")}  # forward, dW and dx
-    amounts["product"] -= 2 * batch * min(first_weights(params), used["product"])  # the first layer needs no dx
+    amounts["product"] -= 2 * batch * min([*sizes, 0][0], used["product"])  # the first layer needs no dx
     waiting = max(0.0, NUMPY_READ * weights - NUMPY["product"] * amounts["product"])
     numpy, jax = (sum(engine[what] * amount for what, amount in amounts.items()) for engine in (NUMPY, GPU if has_gpu() else JAX))
-    parts = 1 if has_gpu() or used["scan"] else parts_of(net, params, batch, jax, convolves=bool(used["convolution"]))
+    parts = 1 if has_gpu() or used["scan"] else parts_of(count(net), sizes, batch, jax, convolves=bool(used["convolution"]))
     cutting = COMPILE_PART * min(parts, AT_ONCE) if used["convolution"] else COMPILE_HALVES
     compile = COMPILE + COMPILE_PER_LAYER * count(net) + cutting * (parts > 1)
     return Work(numpy + waiting, jax, compile + (0 if "jax" in sys.modules else IMPORT_JAX) + START_GPU * has_gpu(), parts)
 
 
-def parts_of(net: Layer, params: Any, batch: int, seconds: float, convolves: bool) -> int:
-    """In how many parts a batch goes through a network that takes so long for a step on a CPU."""
+def parts_of(layers: int, sizes: list[int], batch: int, seconds: float, convolves: bool) -> int:
+    """In how many parts a batch goes through layers with matrices of these sizes that take so long for a step on a CPU."""
     if not convolves:
-        fits = HALVED[0] <= seconds <= HALVED[1] and all(leaf.size <= LARGE for _, leaf in leaves(params))
-        return 2 if fits and count(net) <= DEEP else 1
-    most = min(batch // LEAST_ROWS, SHARE * seconds / (ADD_UP * weights_in(params)))
+        return 2 if HALVED[0] <= seconds <= HALVED[1] and max(sizes, default=0) <= LARGE and layers <= DEEP else 1
+    most = min(batch // LEAST_ROWS, SHARE * seconds / (ADD_UP * sum(sizes)))
     return next((parts for least, parts in CUT.items() if seconds >= least and parts <= most), 1)
 
 
@@ -143,10 +144,6 @@ def count_uses(net: Layer, params: Any, row: Batch) -> Counter:
 
 def weights_in(params: Any) -> int:
     return sum(math.prod(leaf.shape) for _, leaf in leaves(params) if leaf.ndim > 1)
-
-
-def first_weights(params: Any) -> int:
-    return next((math.prod(leaf.shape) for _, leaf in leaves(params) if leaf.ndim > 1), 0)
 
 
 def count(net: Layer) -> int:
