@@ -181,12 +181,33 @@ def test_no_more_train_at_once_than_asked_for(there, allowed, monkeypatch):
     assert most == [allowed]
 
 
-@pytest.mark.parametrize(("units", "allowed"), [(6, 1), (20_000, 2)])
-def test_short_steps_on_numpy_train_one_fit_at_a_time(units, allowed, monkeypatch):
+@pytest.mark.parametrize(
+    ("net", "dtype", "allowed"),
+    [
+        (NET, "float64", 1),
+        (pc.Linear(20_000) >> pc.Tanh() >> pc.Linear(3), "float32", 2),
+        (pc.Linear(900) >> pc.Linear(3), "float32", 1),
+        (pc.Linear(900) >> pc.Linear(3), "float64", 2),  # its numbers take twice the time
+        (pc.Linear(900) >> pc.GELU() >> pc.GELU() >> pc.Linear(3), "float32", 2),  # work without weights
+    ],
+)
+def test_short_steps_on_numpy_train_one_fit_at_a_time(net, dtype, allowed, monkeypatch):
     """Two such loops would wait for Python's lock at every operation."""
-    most, net = most_at_once(numpy_engine, monkeypatch), pc.Linear(units) >> pc.Tanh() >> pc.Linear(3)
-    pc.Population(net, (4,), "softmax_cross_entropy", seed=range(9)).fit(X, Y, how="threads", engine="numpy", epochs=2, threads=2)
+    most = most_at_once(numpy_engine, monkeypatch)
+    population = pc.Population(net, (4,), "softmax_cross_entropy", seed=range(9), dtype=dtype)
+    population.fit(X, Y, how="threads", engine="numpy", epochs=2, threads=2)
     assert most == [allowed]
+
+
+def test_a_fit_may_train_another_while_it_trains():
+    class Busy(pc.SquaredError):
+        def __call__(self, ops, y, target):
+            pc.Network(pc.Linear(1), (4,), "squared_error").fit(X, X[:, :1], epochs=1, engine="numpy", progress=False)
+            return super().__call__(ops, y, target)
+
+    population = pc.Population(pc.Linear(1), (4,), Busy(), seed=[0])
+    population.fit(X, X[:, :1], epochs=1, engine="numpy", how="threads", threads=2)
+    assert len(population.histories[0]) == 1
 
 
 def most_at_once(engine, monkeypatch):
@@ -286,6 +307,18 @@ def test_fits_of_different_numbers_of_steps_are_one_program(monkeypatch):
     population.fit(X, Y, how="batched", engine="jax", epochs=4)
     assert len(piles) == 1
     assert_members_are_alone(population, False, epochs=4)
+
+
+def test_members_that_stop_one_after_the_other_need_few_programs():
+    def stop(run):
+        if run.epoch > run.model.seed:
+            run.stop("enough")
+
+    before = together.spread()._cache_size()
+    population = pc.Population(NET, (4,), "softmax_cross_entropy", seed=range(16))
+    population.fit(X, Y, how="batched", engine="jax", epochs=20, callbacks=stop)
+    assert [len(history) for history in population.histories] == list(range(1, 17))
+    assert together.spread()._cache_size() - before <= 5  # 16, 8, 4, 2 and 1 orders of rows
 
 
 def test_equal_orders_of_rows_are_found():

@@ -100,6 +100,9 @@ def test_grid_search_reaches_into_optimizers_layers_and_losses():
     assert (changed.loss, changed.optimizer) == (pc.Huber(3.0), pc.SGD(momentum=0.5))
     wrapped = pc.NetworkRegressor(pc.Linear(4) >> pc.Repeat(pc.Linear(4) >> pc.Tanh(), 2)).set_params(net__1__times=3)
     assert repr(wrapped.net) == "Linear(4) >> Repeat(Linear(4) >> Tanh(), 3)"
+    for order in (1, -1):  # the outer one first, whatever comes first
+        both = dict([("net__0", pc.Linear(3, bias=False)), ("net__0__units", 7)][::order])
+        assert pc.NetworkRegressor(pc.Linear(5) >> pc.Tanh()).set_params(**both).net.layers[0] == pc.Linear(7, bias=False)
     with pytest.raises(ValueError, match="no parameter 'optimizer__speed'"):
         changed.set_params(optimizer__speed=1)
 

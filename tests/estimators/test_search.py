@@ -238,6 +238,15 @@ def test_what_is_kept_of_an_array_is_kept_only_where_nobody_can_change_it():
     assert meeting.once(fixed, "largest", np.max) == 2
 
 
+@HOW
+def test_sequences_of_different_length_are_searched(how):
+    sequences = [X[i : i + 2 + i % 3] for i in range(40)]
+    model, grid = clone(NET).set_params(net=pc.RNN(4)), {"optimizer__learning_rate": [1e-3, 1e-2]}
+    mine = pc.PopulationSearchCV(model, grid, cv=2, how=how, refit=False).fit(sequences, np.arange(40) % 2)
+    theirs = GridSearchCV(model, grid, cv=2, refit=False).fit(sequences, np.arange(40) % 2)
+    assert_same_results(mine, theirs, how == "threads")
+
+
 def test_any_other_estimator_works_too():
     grid = {"C": [0.01, 1.0]}
     theirs = GridSearchCV(LogisticRegression(), grid).fit(X, Y)

@@ -46,6 +46,7 @@ class Work(NamedTuple):
     jax: float
     compile: float
     parts: int  # in how many a batch goes through the network
+    locked: float  # the part of a step on NumPy in which no other thread can run Python, about
 
     @property
     def chunk(self) -> int:
@@ -71,10 +72,13 @@ def predict_work(net: Layer, params: Any, batch: int, data: Batch | None = None)
     amounts["product"] -= 2 * batch * min([*sizes, 0][0], used["product"])  # the first layer needs no dx
     waiting = max(0.0, NUMPY_READ * weights - NUMPY["product"] * amounts["product"])
     numpy, jax = (sum(engine[what] * amount for what, amount in amounts.items()) for engine in (NUMPY, GPU if has_gpu() else JAX))
+    numpy += waiting
+    calls = NUMPY["step"] + NUMPY["layer"] * used["layer"]
+    arrays = (numpy - calls + NUMPY["output"] * batch * used["other"]) * (1 if data is None else data.weight.dtype.itemsize / 4)
     parts = 1 if has_gpu() or used["scan"] else parts_of(count(net), sizes, batch, jax, convolves=bool(used["convolution"]))
     cutting = COMPILE_PART * min(parts, AT_ONCE) if used["convolution"] else COMPILE_HALVES
     compile = COMPILE + COMPILE_PER_LAYER * count(net) + cutting * (parts > 1)
-    return Work(numpy + waiting, jax, compile + (0 if "jax" in sys.modules else IMPORT_JAX) + START_GPU * has_gpu(), parts)
+    return Work(numpy, jax, compile + (0 if "jax" in sys.modules else IMPORT_JAX) + START_GPU * has_gpu(), parts, calls / (calls + arrays))
 
 
 def parts_of(layers: int, sizes: list[int], batch: int, seconds: float, convolves: bool) -> int:
@@ -134,7 +138,7 @@ def count_uses(net: Layer, params: Any, row: Batch) -> Counter:
                 positions = math.prod((y if y.ndim == x.ndim else x).shape[1:-1])
                 used["layer"] += SCAN_CALLS * positions if layer.work == "scan" else 1
                 used[layer.work] += weights_in(p) * positions
-                used["output"] += y.size if weights_in(p) else 0
+                used["output" if weights_in(p) else "other"] += y.size
             return y, cache
 
     with np.errstate(all="ignore"):

@@ -26,7 +26,7 @@ __all__ = ["Meeting"]
 
 SPARE = 2  # threads beside those that train
 SMALL = 2**22  # bytes of an array that stays on the device for other fits
-SHORT = 0.36e-3  # seconds of a step on NumPy, as predicted, of which most is Python's: two such loops wait for its lock all the time
+LOCKED = 0.38  # of a step on NumPy; where it is more, two loops wait for Python's lock most of the time
 
 
 class Meeting:
@@ -49,7 +49,7 @@ class Meeting:
         self.stopped = False
         #: threads to run them in: spare ones prepare a fit or score it while others train, so that no core waits for Python
         self.threads = at_once if batched or at_once == 1 else at_once + SPARE
-        self.places, self.alone = threading.Semaphore(at_once), threading.Lock()
+        self.places, self.alone = threading.Semaphore(at_once), threading.RLock()
         self.kept = dict[int, tuple[np.ndarray, dict[Any, Any]]]()
         self.lock, self.waiting = threading.Lock(), list[Request]()
         # those of a batch that do not wait run one after the other: dozens of threads at once would only hinder each other
@@ -129,6 +129,7 @@ class Watched:
 
     def __init__(self, meeting: Meeting, engine: Any) -> None:
         self.meeting, self.engine = meeting, engine
+        self.place: Any = None  # where it trains, found with the first chunk
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.engine, name)
@@ -142,11 +143,13 @@ class Watched:
         """Nobody waits: times of fits that run side by side say little."""
 
     def train(self, net: Any, loss: Any, optimizer: Any, state: State, data: Any, plan: Any) -> tuple[Any, Any, Any]:
-        if self.engine.waits:  # where all cores train, another program may wait for the first that is free
-            place: Any = contextlib.nullcontext() if self.meeting.at_once >= cores() else self.meeting.places
-        else:  # NumPy's loops would only hinder each other
-            place = self.meeting.alone if predict_work(net, state.params, plan.rows.shape[1], data).numpy < SHORT else self.meeting.places
-        with place:
+        if self.place is None:
+            if self.engine.waits and self.meeting.at_once >= cores():  # another program may wait for the first core that is free
+                self.place = contextlib.nullcontext()
+            else:
+                hinder = not self.engine.waits and predict_work(net, state.params, plan.rows.shape[1], data).locked > LOCKED
+                self.place = self.meeting.alone if hinder else self.meeting.places
+        with self.place:
             if self.meeting.stopped:
                 raise KeyboardInterrupt
             outcome = self.engine.train(net, loss, optimizer, state, data, plan)
@@ -265,8 +268,8 @@ def train(group: list[Request]) -> None:
         counts = {int(request.plan.count) for request in group}
         steps = 1 << (max(counts) - 1).bit_length()  # so that few programs serve fits of any number of epochs
         orders, order = alike([request.plan.rows for request in group])
-        rows = np.zeros((len(orders), steps, *orders[0].shape[1:]), np.int32)
-        for one, place in zip(orders, rows, strict=True):
+        rows = np.zeros((1 << (len(orders) - 1).bit_length(), steps, *orders[0].shape[1:]), np.int32)  # few programs, too
+        for one, place in zip(orders, rows, strict=False):
             place[: len(one)] = one[:steps]
         which, count = np.zeros((2, size), np.int32)  # who has left the pile gets any rows, and nobody looks at the outcome
         sizes, rates = (np.zeros((size, steps), a.dtype) for a in first.plan[1:3])

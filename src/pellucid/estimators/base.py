@@ -92,9 +92,9 @@ class NetworkEstimator(CallbackSupportMixin, BaseEstimator):
 
     def set_params(self, **params: Any) -> Any:
         """Set parameters, also nested ones: the settings inside are replaced, never changed in place."""
-        for name, value in sorted(params.items(), key=lambda item: "__" in item[0]):  # what is inside comes after what it is inside of
+        for name, value in sorted(params.items(), key=lambda item: item[0].count("__")):  # what is inside comes after what it is inside of
             outer, _, path = name.partition("__")
-            if name not in (self.get_params(deep=True) if path else self._get_param_names()):
+            if name not in self.get_params(deep=bool(path)):
                 known = ", ".join(sorted(self.get_params(deep=True)))
                 raise ValueError(f"{type(self).__name__} has no parameter {name!r}. It has: {known}.")
             if path:

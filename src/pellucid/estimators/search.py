@@ -116,7 +116,7 @@ class PopulationSearchCV(BaseSearchCV):
         try:
             # scikit-learn sets the warnings' filters in every thread, and the last one to end may leave them as another had them
             with contextlib.ExitStack() as self._searching, warnings.catch_warnings():
-                self._searching.enter_context(one_blas_thread(not batched or np.size(X) <= FEW))
+                self._searching.enter_context(one_blas_thread(not batched or (isinstance(X, np.ndarray) and X.size <= FEW)))
                 self._searching.enter_context(parallel_config(backend=self._threads))
                 return super().fit(X, y, **params)
         finally:
