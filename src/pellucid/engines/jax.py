@@ -16,7 +16,7 @@ from jax.experimental.layout import Layout, with_layout_constraint
 
 from ..layers.base import Layer
 from ..layers.recurrent import is_recurrent
-from ..training.step import Batch, Plan, all_finite, evaluation_step, gradients, training_step
+from ..training.step import Batch, Plan, State, all_finite, evaluation_step, gradients, training_step
 from . import jax_conv, jax_parts
 from . import stack as stacks
 from .cache import keep_programs
@@ -165,8 +165,8 @@ def held(a: Any) -> Any:
 
 
 def put(tree: Any) -> Any:
-    """Copy data to the device. On a CPU a plan stays as it is: the program takes it faster than it would get there."""
-    return tree if on_cpu() and isinstance(tree, Plan) else jax.device_put(tree)
+    """Copy data to the device. On a CPU a plan or a state stays as it is: the program takes it faster than it would get there."""
+    return tree if on_cpu() and isinstance(tree, Plan | State) else jax.device_put(tree)
 
 
 def settle(tree: Any) -> None:

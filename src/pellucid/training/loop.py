@@ -104,7 +104,7 @@ def train(model: Any, job: Job) -> History:
             resident = isinstance(job.optimizer, LBFGS) or 2 * size_of(job.data) < run.engine.room()
             data: Any = run.engine.put(job.data) if resident else None
             validation = run.engine.put(job.validation)
-            run.state = run.engine.put(run.state) if run.engine.waits else run.state  # a compiled program takes it as it is, too
+            run.state = run.engine.put(run.state)
             run.engine.settle((run.state, data, validation))  # before any time is taken
             done = run.epoch * len(job.data.x)
             with progress(job.progress, job.epochs, done, job.epochs * len(job.data.x)) as bar:
