@@ -332,7 +332,7 @@ class MLPClassifier(Classifier, BaseMLP):
     --------
     >>> from sklearn.datasets import load_iris
     >>> X, y = load_iris(return_X_y=True)
-    >>> MLPClassifier(solver="lbfgs", random_state=0).fit(X, y).score(X, y) > 0.95
+    >>> MLPClassifier(solver="lbfgs", random_state=0, max_iter=1000).fit(X, y).score(X, y) > 0.95
     True
     """
     )
