@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import pellucid as pc
 from pellucid.engines import get_engine
 from pellucid.engines.numpy import NumpyOps
+from pellucid.proof import one_program
 from pellucid.tree import is_buffer, leaves, map_leaves
 
 from .table import BASES, LAYERS, THRESHOLDS, exported
@@ -31,13 +32,15 @@ def run(layer, shape, dtype=np.float64, flow=None, engine="numpy", seed=3):
     dy = rng.normal(size=(4, *out)) if flow is None else flow
     x, dy, params = map_leaves(lambda a: np.asarray(a, dtype), (x, dy, params))
     module = get_engine(engine)
-    with module.precision(dtype):
+
+    def both(p, x, dy):
         Ops = NumpyOps if engine == "numpy" else module.JaxOps
         ops = Ops(training=True, seed=np.uint32(7), step=np.int32(2), weight=np.ones(4, dtype))
-        p, inputs = module.put(params), module.put(x)
-        y, cache = ops.forward(layer, p, inputs, "net")
-        dx, grads = ops.backward(layer, p, cache, module.put(dy), "net")
-        return module.get((y, dx, grads)), (params, x, dy), out
+        y, cache = ops.forward(layer, p, x, "net")
+        return y, *ops.backward(layer, p, cache, dy, "net")
+
+    with module.precision(dtype):
+        return module.get(one_program(module, both)(params, x, dy)), (params, x, dy), out
 
 
 @every_layer
@@ -294,3 +297,16 @@ def test_a_layer_without_backward_gets_one_from_jax(rng):
     assert history["loss"][-1] < history["loss"][0]
     with pytest.raises(NotImplementedError, match="engine='jax'"):
         model.fit(X, y, engine="numpy")
+
+
+def test_a_check_compiles_a_layer_that_jax_derives_instead_of_running_it_for_every_difference():
+    runs = []
+
+    class Cube(pc.Layer):
+        def forward(self, ops, p, x):
+            runs.append(x)
+            return x**3, None
+
+    report = pc.check_layer(Cube(), (5,))
+    assert report.rows[0].checked == 15  # four differences each, and the middle
+    assert len(runs) <= 4

@@ -8,6 +8,7 @@ import pellucid as pc
 from pellucid.engines import get_engine
 from pellucid.engines.numpy import NumpyOps
 from pellucid.losses import NAMED
+from pellucid.proof import one_program
 
 from .table import DISTRIBUTION, LABELS, LOSSES, ON_OFF, REAL, TARGET, UNIT, exported
 
@@ -24,7 +25,7 @@ def call(loss, y, target, engine="numpy", dtype=np.float64):
     target = loss.prepare(np.asarray(target), np.shape(y)[1:], np.dtype(dtype))
     with module.precision(dtype):
         ops = NumpyOps() if engine == "numpy" else module.JaxOps()
-        return module.get(loss(ops, *module.put((np.asarray(y, dtype), target))))
+        return module.get(one_program(module, lambda y, target: loss(ops, y, target))(np.asarray(y, dtype), target))
 
 
 @every_loss
@@ -42,7 +43,7 @@ def test_the_flow_is_the_derivative_of_the_value(loss, y, target):
         np.testing.assert_allclose(numeric[index[0]], delta[index], rtol=1e-6, atol=1e-8)
     prepared = loss.prepare(np.asarray(target), y.shape[1:], np.dtype(float))
     with jax.enable_x64(True):
-        auto = jax.grad(lambda v: loss(get_engine("jax").JaxOps(), v, prepared)[0].sum())(y)
+        auto = jax.jit(jax.grad(lambda v: loss(get_engine("jax").JaxOps(), v, prepared)[0].sum()))(y)
         np.testing.assert_allclose(auto, delta, rtol=1e-12, atol=1e-14)
 
 

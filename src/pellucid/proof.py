@@ -149,11 +149,9 @@ def check_gradients(
         raise ValueError("A layer has no backward method, and jax, which could derive it, cannot be imported.")
     point = {**flatten(params, net), **({"input": batch.x} if wrt_input else {})}
 
-    def ours() -> dict[str, np.ndarray]:
-        with engine.precision(np.float64):
-            ops = engine_ops(engine, seed, batch)
-            g = gradients(ops, net, loss, engine.put(params), engine.put(batch), wrt_input)
-            return {**flatten(engine.get(g.params), net), **({"input": np.asarray(g.x)} if wrt_input else {})}
+    def ours(params: Any) -> tuple[Any, Any]:
+        g = gradients(engine_ops(engine, seed, batch), net, loss, params, engine.put(batch), wrt_input)
+        return g.params, g.x
 
     def value(values: dict[str, Any], engine: Any = engine) -> Any:
         ops = engine_ops(engine, seed, batch)
@@ -163,11 +161,15 @@ def check_gradients(
         w = weights(ops, per_row, batch)
         return (per_row * w).sum() / w.sum() + ops.penalty
 
+    whole = one_program(engine, value)
+
     def number(values: dict[str, Any]) -> float:
         with engine.precision(np.float64), np.errstate(all="ignore"):
-            return float(value(values))
+            return float(whole(values))
 
-    own = ours()
+    with engine.precision(np.float64):
+        grads, dx = engine.get(one_program(engine, ours)(params))
+    own = {**flatten(grads, net), **({"input": dx} if wrt_input else {})}
     auto = differentiate(jax, lambda v: value(v, jax), point, list(own)) if jax else None
     scale = max(max((float(np.abs(g).max()) for g in own.values() if g.size), default=0.0), 1e-300)
     rng = np.random.default_rng(seed)
@@ -181,14 +183,19 @@ def engine_ops(engine: Any, seed: int, batch: Batch) -> Any:
     return Ops(training=True, seed=np.uint32(seed), step=np.int32(0), weight=batch.weight, lengths=batch.lengths)
 
 
+def one_program(engine: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, compiled if the engine is JAX: operation by operation there would be dozens of programs."""
+    return engine.jax.jit(function) if engine.name == "jax" else function
+
+
 def differentiate(engine: Any, value: Callable[..., Any], point: dict[str, Any], names: list[str]) -> dict[str, np.ndarray]:
     """Automatic differentiation of the forward formula, by JAX."""
     import jax
 
+    rest = {k: v for k, v in point.items() if k not in names}
     with engine.precision(np.float64):
-        rest = {k: v for k, v in point.items() if k not in names}
-        chosen = {k: jax.numpy.asarray(point[k]) for k in names}
-        return {k: np.asarray(v) for k, v in jax.grad(lambda c: value({**rest, **c}))(chosen).items()}
+        found = one_program(engine, jax.grad(lambda chosen: value({**rest, **chosen})))({k: point[k] for k in names})
+        return {k: np.asarray(v) for k, v in found.items()}
 
 
 def judge(
