@@ -318,16 +318,28 @@ def test_dead_certain_and_wrong_probabilities_point_to_the_loss():
 
 
 # -------------------------------------------------------------------- the progress bar
-def test_the_progress_bar_shows_epoch_loss_score_speed_and_time(monkeypatch):
+@pytest.fixture
+def screen(monkeypatch):
+    """A terminal for the progress bar."""
     import io
 
-    from rich.console import Console
-
-    screen = io.StringIO()
     import rich.console
 
-    real = Console
-    monkeypatch.setattr(rich.console, "Console", lambda **_: real(file=screen, force_terminal=True, width=140))
+    real, text = rich.console.Console, io.StringIO()
+    monkeypatch.setattr(rich.console, "Console", lambda **_: real(file=text, force_terminal=True, width=140))
+    return text
+
+
+@pytest.mark.parametrize("engine", ["numpy", "jax"])
+def test_the_progress_bar_of_a_short_fit_ends_with_the_last_epochs_numbers(screen, engine):
+    history = model().fit(*data(), epochs=30, engine=engine, optimizer=pc.Adam(0.05))
+    end = screen.getvalue()[-1000:]
+    assert f"loss {history['loss'][-1]:.4f}" in end
+    assert "epoch 30/30" in end
+    assert "starting" not in end.rpartition("epoch 30/30")[2]
+
+
+def test_the_progress_bar_shows_epoch_loss_score_speed_and_time(screen):
     model().fit(*data(), epochs=3, engine="numpy", validation=0.2)
     text = screen.getvalue()
     for word in ("epoch 3/3", "loss", "accuracy", "val_loss", "samples/s", "0:00:00"):

@@ -310,3 +310,54 @@ def test_a_check_compiles_a_layer_that_jax_derives_instead_of_running_it_for_eve
     report = pc.check_layer(Cube(), (5,))
     assert report.rows[0].checked == 15  # four differences each, and the middle
     assert len(runs) <= 4
+
+
+class Scale(pc.Layer):
+    """y = x ⊙ s; each of the classes below makes one mistake."""
+
+    def build(self, rng, shape):
+        return {"s": rng.normal(size=shape)}, shape
+
+    def forward(self, ops, p, x):
+        return x * p["s"], x
+
+    def backward(self, ops, p, x, dy, wrt_input=True):
+        return dy * p["s"], {"s": (dy * x).sum(0)}
+
+
+def test_a_check_finds_a_parameter_that_backward_forgets():
+    class Forgets(Scale):
+        def backward(self, ops, p, x, dy, wrt_input=True):
+            return dy * p["s"], {}
+
+    assert pc.check_layer(Scale(), (4,))
+    report = pc.check_layer(Forgets(), (4,))
+    assert not report
+    assert report.worst.name == "s"
+    assert pc.check_layer(pc.Frozen(Forgets()), (4,))
+
+
+def test_a_check_refuses_a_layer_that_writes_into_what_it_is_given():
+    class Writes(Scale):
+        def forward(self, ops, p, x):
+            x *= p["s"]
+            return x, x
+
+    with pytest.raises(ValueError, match=r"read-only") as error:
+        pc.check_layer(Writes(), (4,))
+    assert "in net: Writes()" in str(error.value) + str(getattr(error.value, "__notes__", ""))
+
+
+def test_a_check_says_which_gradient_has_the_wrong_shape_or_name():
+    class EveryRow(Scale):
+        def backward(self, ops, p, x, dy, wrt_input=True):
+            return dy * p["s"], {"s": dy * x}
+
+    class OtherName(Scale):
+        def backward(self, ops, p, x, dy, wrt_input=True):
+            return dy * p["s"], {"S": (dy * x).sum(0)}
+
+    with pytest.raises(ValueError, match=r"gradient of s must have .* \(4,\), got \(3, 4\)\. Sum it over the rows"):
+        pc.check_layer(EveryRow(), (4,))
+    with pytest.raises(ValueError, match="gradient for S, but build made s"):
+        pc.check_layer(OtherName(), (4,))

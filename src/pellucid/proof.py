@@ -12,8 +12,9 @@ import numpy as np
 from .engines import get_engine, has_jax
 from .layers.base import Layer
 from .losses import Loss
+from .training.data import frozen
 from .training.step import Batch, gradients, weights
-from .tree import flatten, map_leaves, unflatten
+from .tree import flatten, is_buffer, leaves, map_leaves, unflatten
 
 __all__ = ["GradientCheck", "GradientRow", "check_gradients", "check_layer"]
 
@@ -147,7 +148,11 @@ def check_gradients(
     engine = jax if needs_jax(net) else get_engine("numpy")
     if engine is None:
         raise ValueError("A layer has no backward method, and jax, which could derive it, cannot be imported.")
+    # a layer that writes into what it is given would move the point at which gradients are compared
+    params, *rows = map_leaves(lambda a: a if a is None else frozen(np.array(a)), (params, *batch))
+    batch = Batch(*rows)
     point = {**flatten(params, net), **({"input": batch.x} if wrt_input else {})}
+    silent = {name: np.zeros_like(a) for name, (path, a) in zip(point, leaves(params), strict=False) if not is_buffer(path)}
 
     def ours(params: Any) -> tuple[Any, Any]:
         g = gradients(engine_ops(engine, seed, batch), net, loss, params, engine.put(batch), wrt_input)
@@ -169,7 +174,13 @@ def check_gradients(
 
     with engine.precision(np.float64):
         grads, dx = engine.get(one_program(engine, ours)(params))
-    own = {**flatten(grads, net), **({"input": dx} if wrt_input else {})}
+    own = {**silent, **flatten(grads, net), **({"input": dx} if wrt_input else {})}  # no gradient is one of zero
+    for name, g in own.items():
+        if name not in point:
+            raise ValueError(f"backward gave a gradient for {name}, but build made {', '.join(silent) or 'no parameters'}.")
+        if np.shape(g) != point[name].shape:
+            hint = " Sum it over the rows of the batch." if np.shape(g) == (len(batch.x), *point[name].shape) else ""
+            raise ValueError(f"the gradient of {name} must have the shape of {name}, {point[name].shape}, got {np.shape(g)}.{hint}")
     auto = differentiate(jax, lambda v: value(v, jax), point, list(own)) if jax else None
     scale = max(max((float(np.abs(g).max()) for g in own.values() if g.size), default=0.0), 1e-300)
     rng = np.random.default_rng(seed)

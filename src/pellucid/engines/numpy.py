@@ -27,6 +27,7 @@ __all__ = ["NumpyOps"]
 name = "numpy"
 waits = False  # it computes itself
 fills = False  # plans up to a fixed length: nothing is compiled for it
+JOINED = 8  # steps of a chunk: with fewer, making one vector of all parameters takes longer than it saves
 
 
 class NumpyOps(Ops):
@@ -112,7 +113,7 @@ def train(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: An
     """Run the plan's training steps; returns the new state, one row of sums per step, and whether all is finite."""
     keep_freed_memory()
     rows_of_sums = []
-    joined = Joined(optimizer, state) if plan.count > 1 and is_joined(optimizer, state.params) else None
+    joined = Joined(optimizer, state) if plan.count >= JOINED and is_joined(optimizer, state.params) else None
     with np.errstate(all="ignore"):  # values that are not finite are found and explained by the loop
         for rows, size, rate in zip(plan.rows[: plan.count], plan.sizes, plan.rates, strict=False):
             batch = gather(data, rows[:size])

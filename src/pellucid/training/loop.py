@@ -194,7 +194,8 @@ def gradient_epochs(run: Run, data: Batch | None, bar: Any, finish: Callable[...
                 sums = np.concatenate([sums, rows])
                 if bar is not SILENT and not failed:
                     epoch = min(run.epoch + math.ceil(len(sums) / steps), job.epochs)
-                    bar.advance(int(plan.sizes[: plan.count].sum()), epoch, describe(run, sums.sum(0)))
+                    last = sums[(len(sums) - 1) // steps * steps :]  # of the epochs in this chunk
+                    bar.advance(int(plan.sizes[: plan.count].sum()), epoch, describe(run, last.sum(0)))
                 if watch and not failed:
                     call(run, "batch_end", len(sums), float(rows[0, 1] / rows[0, 0]))
                 if run.interrupted:

@@ -45,7 +45,8 @@ def progress(wanted: bool, epochs: int, done: int, rows: int) -> Any:
 
     class Speed(ProgressColumn):
         def render(self, task: Any) -> Text:
-            return Text(f"{task.speed:,.0f} samples/s" if task.speed else "starting …", style="cyan")
+            speed = task.speed or (task.finished and task.elapsed and task.completed / task.elapsed)
+            return Text(f"{speed:,.0f} samples/s" if speed else "starting …", style="cyan")
 
     class TwoLines(Bar):  # the numbers get a line of their own, so that all fits into 80 columns
         def get_renderables(self) -> Any:
