@@ -267,3 +267,12 @@ def test_flow_through_time_that_keeps_its_size_is_no_finding():
     X = 1e-2 * np.random.default_rng(0).normal(size=(50, 14, 3))
     model = pc.Network(Recurrent(0.95) >> L(2), (14, 3), CE, dtype="float64")
     assert not model.diagnose(X, np.arange(50) % 2)
+
+
+def test_a_flow_that_had_vanished_at_the_start_is_told_while_little_is_learned():
+    net = pc.Chain(*[layer for _ in range(6) for layer in (L(32), pc.Sigmoid())], L(10))
+    finding = watched(net, DIGITS, LABELS, CE, epochs=30, optimizer=pc.Adam(1e-3)).first
+    assert finding.name == "vanishing flow"
+    assert finding.what.startswith("before the first epoch, ")
+    shallow = pc.Chain(*[layer for _ in range(5) for layer in (L(32), pc.Sigmoid())], L(10))
+    assert not watched(shallow, DIGITS, LABELS, CE, epochs=150, optimizer=pc.Adam(0.01))  # it vanished there, too, but all was learned

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -73,6 +73,7 @@ class Case:
     trace: Trace
     history: History
     ratios: dict[str, float] = field(default_factory=dict)  # parameter: the largest ‖Δp‖ / ‖p‖ of a step seen so far
+    start: Trace | None = None  # before the first epoch
 
     @property
     def last(self) -> LayerTrace:
@@ -206,6 +207,13 @@ def flow(case: Case, low: float = 1e-3, high: float = 1e3) -> Iterator[Finding]:
         yield Finding("exploding flow", worst.path, ratio, high, what, "early layers get steps far too large; Wᵀ makes the flow grow.", fix)
 
 
+def flow_at_start(case: Case) -> Iterator[Finding]:
+    """The flow before the first epoch, of a network that has learned little since: by now it may look right."""
+    if case.start is not None and case.above(0.5) and not any(flow(case)):
+        for finding in flow(replace(case, trace=case.start)):
+            yield replace(finding, what=f"before the first epoch, {finding.what}")
+
+
 def extreme(calls: list[LayerTrace], top: float) -> tuple[float, LayerTrace]:
     """The ratio farthest from one, and its layer."""
     ratios = [(norm(c.dy) / top, c) for c in calls]
@@ -294,8 +302,8 @@ def overfitting(case: Case, limit: float = 1.25) -> Iterator[Finding]:
 
 
 CHECKS = (
-    unscaled_inputs, unscaled_targets, rate_too_high, slow_output, saturated, dead_relus, flow, flow_in_time,
-    rate_too_low, class_collapse, plateau, overfitting,
+    unscaled_inputs, unscaled_targets, rate_too_high, slow_output, saturated, dead_relus, flow, flow_at_start,
+    flow_in_time, rate_too_low, class_collapse, plateau, overfitting,
 )  # fmt: skip
 
 
@@ -357,7 +365,7 @@ class Doctor(Callback):
         self.began, self.spent = time.perf_counter(), 0.0
         self.ratios: dict[str, float] = {}
         self.batch = sample(run.job.data, self.rows)
-        self.trace = self.look(run)
+        self.trace = self.start = self.look(run)
 
     def look(self, run: Any) -> Trace:
         began = time.perf_counter()
@@ -379,6 +387,6 @@ class Doctor(Callback):
     def fit_end(self, run: Any) -> None:
         if self.seen != run.epoch:
             self.trace = self.look(run)
-        self.diagnosis = examine(Case(self.trace, run.history, self.ratios))
+        self.diagnosis = examine(Case(self.trace, run.history, self.ratios, self.start))
         if self.report and self.diagnosis:
             print(self.diagnosis)
