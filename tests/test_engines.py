@@ -15,6 +15,7 @@ from pellucid.engines.choose import choose_engine, predict_work
 from pellucid.engines.numpy import NumpyOps
 from pellucid.training.loop import Plan
 from pellucid.training.step import Batch, State
+from pellucid.tree import map_leaves
 
 NET = pc.Linear(16) >> pc.ReLU() >> pc.Dropout(0.3) >> (pc.Linear(8) | (pc.Linear(8) >> pc.Sigmoid()) * pc.Linear(8)) >> pc.Linear(4)
 
@@ -451,3 +452,14 @@ gc.collect()
 assert there() is None
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_weights_in_another_order_of_bytes_are_the_same_weights():
+    """A program that is compiled already takes arrays as they lie in memory."""
+    X = np.random.default_rng(0).normal(size=(32, 3)).astype("f4")
+    losses = []
+    for order in "<>":
+        model = pc.Network(pc.Linear(4) >> pc.Tanh() >> pc.Linear(1), (3,))
+        model.params = map_leaves(lambda a, order=order: a.astype(f"{order}f4"), model.params)
+        losses.append(model.fit(X, X[:, :1], epochs=2, engine="jax", progress=False)["loss"])
+    assert losses[0] == losses[1]

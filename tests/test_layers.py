@@ -361,3 +361,18 @@ def test_a_check_says_which_gradient_has_the_wrong_shape_or_name():
         pc.check_layer(EveryRow(), (4,))
     with pytest.raises(ValueError, match="gradient for S, but build made s"):
         pc.check_layer(OtherName(), (4,))
+
+
+def test_a_layer_for_numpy_alone_that_looks_at_values_can_be_checked():
+    class Checked(pc.Layer):
+        def forward(self, ops, p, x):
+            if not (abs(x) < 1e3).all():
+                raise ValueError("too large")
+            return x**2, x
+
+        def backward(self, ops, p, x, dy, wrt_input=True):
+            return 2 * x * dy, {}
+
+    report = pc.check_layer(Checked(), (4,))
+    assert report
+    assert report.rows[0].autodiff is not None

@@ -200,15 +200,28 @@ def test_short_steps_on_numpy_train_one_fit_at_a_time(net, dtype, allowed, monke
     assert most == [allowed]
 
 
-def test_a_fit_may_train_another_while_it_trains():
+@pytest.mark.parametrize(
+    ("how", "inner", "units"), [("threads", "numpy", 1), ("threads", "numpy", 20_000), ("batched", "numpy", 1), ("batched", "jax", 1)]
+)
+def test_a_fit_may_train_another_while_it_trains(how, inner, units):
+    net = pc.Linear(units) >> pc.Linear(1)
+
     class Busy(pc.SquaredError):
         def __call__(self, ops, y, target):
-            pc.Network(pc.Linear(1), (4,), "squared_error").fit(X, X[:, :1], epochs=1, engine="numpy", progress=False)
+            pc.Network(net, (4,), "squared_error").fit(X[:8], X[:8, :1], epochs=1, engine=inner, progress=False)
             return super().__call__(ops, y, target)
 
-    population = pc.Population(pc.Linear(1), (4,), Busy(), seed=[0])
-    population.fit(X, X[:, :1], epochs=1, engine="numpy", how="threads", threads=2)
-    assert len(population.histories[0]) == 1
+    population = pc.Population(net, (4,), Busy(), seed=range(4))
+    population.fit(X[:8], X[:8, :1], epochs=2, engine="numpy", how=how, threads=2)
+    assert [len(history) for history in population.histories] == [2] * 4
+
+
+def test_small_and_large_networks_together_are_no_more_than_asked_for(monkeypatch):
+    most = most_at_once(numpy_engine, monkeypatch)
+    model = pc.NetworkClassifier(epochs=3, engine="numpy", random_state=0, progress=False)
+    nets = [pc.Linear(units) >> pc.Tanh() for _ in range(3) for units in (8, 20_000)]
+    pc.PopulationSearchCV(model, {"net": nets}, cv=3, n_jobs=2, refit=False, how="threads", progress=False).fit(X, Y)
+    assert most == [2]
 
 
 def most_at_once(engine, monkeypatch):

@@ -195,8 +195,21 @@ def engine_ops(engine: Any, seed: int, batch: Batch) -> Any:
 
 
 def one_program(engine: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, compiled if the engine is JAX: operation by operation there would be dozens of programs."""
-    return engine.jax.jit(function) if engine.name == "jax" else function
+    """The function, compiled if the engine is JAX: operation by operation there would be dozens of programs.
+
+    One that looks at values, as a layer for NumPy alone may do, is run operation by operation all the same.
+    """
+    if engine.name == "numpy":
+        return function
+    compiled = engine.jax.jit(function)
+
+    def run(*args: Any) -> Any:
+        try:
+            return compiled(*args)
+        except engine.jax.errors.ConcretizationTypeError:
+            return function(*args)
+
+    return run
 
 
 def differentiate(engine: Any, value: Callable[..., Any], point: dict[str, Any], names: list[str]) -> dict[str, np.ndarray]:

@@ -103,8 +103,13 @@ def test_grid_search_reaches_into_optimizers_layers_and_losses():
     for order in (1, -1):  # the outer one first, whatever comes first
         both = dict([("net__0", pc.Linear(3, bias=False)), ("net__0__units", 7)][::order])
         assert pc.NetworkRegressor(pc.Linear(5) >> pc.Tanh()).set_params(**both).net.layers[0] == pc.Linear(7, bias=False)
-    with pytest.raises(ValueError, match="no parameter 'optimizer__speed'"):
-        changed.set_params(optimizer__speed=1)
+    for order in (1, -1):  # places are those from before, though one layer becomes two
+        both = dict([("net__0", pc.Linear(3) >> pc.Linear(6)), ("net__1__units", 9)][::order])
+        longer = pc.NetworkRegressor(pc.Linear(5) >> pc.Linear(4)).set_params(**both).net
+        assert longer == pc.Linear(3) >> pc.Linear(6) >> pc.Linear(9)
+    for name in ("optimizer__speed", "net__1__slope__x", "net__7__units", "nets__0", "speed"):
+        with pytest.raises(ValueError, match=f"no parameter '{name}'"):
+            changed.set_params(**{name: 1})
 
 
 def test_metadata_routing_brings_weights_and_validation_data():

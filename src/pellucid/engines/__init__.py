@@ -29,6 +29,7 @@ class Local(threading.local):
     fits: int = 1  # that share what is compiled
     once: Callable[..., Any] = staticmethod(lambda array, key, make: make(array))  # see Meeting.once
     members: int = 1  # that go through one program side by side, while it is made
+    placed: bool = False  # whether it is one of those that train now: see Meeting.place
 
 
 LOCAL = Local()

@@ -10,7 +10,7 @@ import contextlib
 import functools
 import threading
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -49,7 +49,7 @@ class Meeting:
         self.stopped = False
         #: threads to run them in: spare ones prepare a fit or score it while others train, so that no core waits for Python
         self.threads = at_once if batched or at_once == 1 else at_once + SPARE
-        self.places, self.alone = threading.Semaphore(at_once), threading.RLock()
+        self.places, self.alone = threading.Semaphore(at_once), threading.Lock()
         self.kept = dict[int, tuple[np.ndarray, dict[Any, Any]]]()
         self.lock, self.waiting = threading.Lock(), list[Request]()
         # those of a batch that do not wait run one after the other: dozens of threads at once would only hinder each other
@@ -86,6 +86,22 @@ class Meeting:
             made = make(array)
             kept.setdefault(key, frozen(made) if isinstance(made, np.ndarray) else made)  # another fit may have been faster
         return kept[key]
+
+    @contextlib.contextmanager
+    def place(self, alone: bool) -> Iterator[None]:
+        """A context for training, in which no more fits are than may be; of those that want to be alone, one.
+
+        A fit within a fit is part of it, and those of a batch take turns already.
+        """
+        if self.batched or LOCAL.placed:
+            yield
+            return
+        with self.alone if alone else contextlib.nullcontext(), self.places:
+            LOCAL.placed = True
+            try:
+                yield
+            finally:
+                LOCAL.placed = False
 
     def engine(self, engine: Any) -> Any:
         return (Together if self.batched and engine.name == "jax" else Watched)(self, engine)
@@ -129,7 +145,7 @@ class Watched:
 
     def __init__(self, meeting: Meeting, engine: Any) -> None:
         self.meeting, self.engine = meeting, engine
-        self.place: Any = None  # where it trains, found with the first chunk
+        self.alone: bool | None = None  # whether no other may train beside it, found with the first chunk
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.engine, name)
@@ -143,13 +159,10 @@ class Watched:
         """Nobody waits: times of fits that run side by side say little."""
 
     def train(self, net: Any, loss: Any, optimizer: Any, state: State, data: Any, plan: Any) -> tuple[Any, Any, Any]:
-        if self.place is None:
-            if self.engine.waits and self.meeting.at_once >= cores():  # another program may wait for the first core that is free
-                self.place = contextlib.nullcontext()
-            else:
-                hinder = not self.engine.waits and predict_work(net, state.params, plan.rows.shape[1], data).locked > LOCKED
-                self.place = self.meeting.alone if hinder else self.meeting.places
-        with self.place:
+        if self.alone is None:
+            self.alone = not self.engine.waits and predict_work(net, state.params, plan.rows.shape[1], data).locked > LOCKED
+        free = self.engine.waits and self.meeting.at_once >= cores()  # another program may wait for the first core that is free
+        with contextlib.nullcontext() if free else self.meeting.place(self.alone):
             if self.meeting.stopped:
                 raise KeyboardInterrupt
             outcome = self.engine.train(net, loss, optimizer, state, data, plan)

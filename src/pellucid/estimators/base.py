@@ -92,15 +92,22 @@ class NetworkEstimator(CallbackSupportMixin, BaseEstimator):
 
     def set_params(self, **params: Any) -> Any:
         """Set parameters, also nested ones: the settings inside are replaced, never changed in place."""
-        for name, value in sorted(params.items(), key=lambda item: item[0].count("__")):  # what is inside comes after what it is inside of
-            outer, _, path = name.partition("__")
-            if name not in self.get_params(deep=bool(path)):
-                known = ", ".join(sorted(self.get_params(deep=True)))
-                raise ValueError(f"{type(self).__name__} has no parameter {name!r}. It has: {known}.")
-            if path:
+        inside: dict[str, dict[str, Any]] = {}
+        try:
+            for name, value in params.items():
+                outer, _, path = name.partition("__")
+                if outer not in self._get_param_names():
+                    raise KeyError(name)
+                if path:
+                    inside.setdefault(outer, {})[path] = value
+                else:
+                    setattr(self, name, value)
+            for outer, changes in inside.items():  # after what they are inside of
                 held = getattr(self, outer)
-                value = with_setting(get_optimizer(held) if outer == "optimizer" else held, path.split("__"), value)
-            setattr(self, outer, value)
+                setattr(self, outer, with_settings(get_optimizer(held) if outer == "optimizer" else held, changes, f"{outer}__"))
+        except KeyError as error:
+            known = ", ".join(sorted(self.get_params(deep=True)))
+            raise ValueError(f"{type(self).__name__} has no parameter {error.args[0]!r}. It has: {known}.") from None
         return self
 
     @classmethod
@@ -250,12 +257,22 @@ def parts(value: Any) -> dict[str, Any]:
     return {name: getattr(value, name) for name in value._declared() if name != "name"}
 
 
-def with_setting(value: Any, path: list[str], new: Any) -> Any:
-    """`value` with the setting at `path` replaced."""
-    key, *rest = path
-    held = parts(value)
-    held[key] = with_setting(held[key], rest, new) if rest else new
-    return type(value)(*held.values(), name=value.name) if isinstance(value, Combinator) else value.replace(**{key: held[key]})
+def with_settings(value: Any, changes: dict[str, Any], prefix: str = "") -> Any:
+    """`value` with the settings at these paths replaced; children of a chain are called by the places they have before that."""
+    held, inside = parts(value), dict[str, dict[str, Any]]()
+    for path, new in changes.items():
+        key, _, rest = path.partition("__")
+        if key not in held:
+            raise KeyError(f"{prefix}{path}")
+        if rest:
+            inside.setdefault(key, {})[rest] = new
+        else:
+            held[key] = new
+    for key, more in inside.items():
+        held[key] = with_settings(held[key], more, f"{prefix}{key}__")
+    if isinstance(value, Combinator):
+        return type(value)(*held.values(), name=value.name)
+    return value.replace(**{key: held[key] for key in (path.partition("__")[0] for path in changes)})
 
 
 class Told(Callback):
