@@ -330,7 +330,9 @@ def test_a_check_finds_a_parameter_that_backward_forgets():
         def backward(self, ops, p, x, dy, wrt_input=True):
             return dy * p["s"], {}
 
-    assert pc.check_layer(Scale(), (4,))
+    assert pc.check_layer(Scale(), 4)
+    with pytest.raises(TypeError, match=r"layer must be a layer .* Write Scale\(\.\.\.\)"):
+        pc.check_layer(Scale, 4)
     report = pc.check_layer(Forgets(), (4,))
     assert not report
     assert report.worst.name == "s"

@@ -12,7 +12,7 @@ import numpy as np
 
 from .engines import get_engine
 from .layers.activations import LogSoftmax, Sigmoid, Softmax
-from .layers.base import Layer, Shape, parameter_count
+from .layers.base import Layer, Shape, parameter_count, require_layer
 from .losses import BinaryCrossEntropy, CrossEntropy, Loss, SigmoidCrossEntropy, SoftmaxCrossEntropy, SquaredError, get_loss
 from .optimizers import LBFGS, Optimizer, get_optimizer
 from .proof import GradientCheck, check_gradients
@@ -67,9 +67,7 @@ class Network:
         seed: int = 0,
         dtype: Literal["float32", "float64"] = "float32",
     ) -> None:
-        if not isinstance(net, Layer):
-            hint = f" Write {net.__name__}(...)." if isinstance(net, type) else ""
-            raise TypeError(f"net must be a layer or an expression of layers, got {net!r}.{hint}")
+        require_layer("net", net)
         if str(np.dtype(dtype)) not in ("float32", "float64"):
             raise ValueError(f"dtype must be 'float32' or 'float64', got {dtype!r}.")
         if isinstance(seed, bool) or not hasattr(seed, "__index__") or seed < 0:

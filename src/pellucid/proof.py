@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .engines import get_engine, has_jax
-from .layers.base import Layer
+from .layers.base import Layer, require_layer
 from .losses import Loss
 from .training.data import frozen
 from .training.step import Batch, gradients, weights
@@ -105,7 +105,7 @@ class Probe(Loss):
 
 def check_layer(
     layer: Layer,
-    shape: tuple[int, ...],
+    shape: int | tuple[int, ...],
     *,
     batch: int = 3,
     seed: int = 0,
@@ -121,8 +121,9 @@ def check_layer(
 
     With `lengths`, one per row, only that many positions of each row are real.
     """
-    rng = np.random.default_rng(seed)
-    params, out = layer.build(rng, tuple(shape))
+    require_layer("layer", layer)
+    rng, shape = np.random.default_rng(seed), tuple(np.atleast_1d(shape).tolist())
+    params, out = layer.build(rng, shape)
     params = map_leaves(lambda a: np.asarray(a, np.float64), params)
     x, flow = rng.normal(size=(batch, *shape)), rng.normal(size=(batch, *out))
     weight = np.full(batch, 1.0)

@@ -12,6 +12,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_consistent_length, validate_data
 
 from ..layers import Chain, Flatten, Layer, Linear, ReLU, Sigmoid, Softmax
+from ..layers.base import require_layer
 from ..losses import BinaryCrossEntropy, Brier, CrossEntropy, Loss, SigmoidCrossEntropy, SoftmaxCrossEntropy, SquaredError, get_loss
 from ..network import Network, last_layer
 from ..optimizers import get_optimizer
@@ -123,8 +124,8 @@ class BaseNetworkEstimator(NetworkEstimator):
 
     # ---------------------------------------------------------------- the network that y asks for
     def _embedding(self) -> Layer:
-        if self.net is not None and not isinstance(self.net, Layer):
-            raise TypeError(f"net must be a layer or an expression of layers, got {self.net!r}.")
+        if self.net is not None:
+            require_layer("net", self.net)
         return self.net if self.net is not None else Linear(100) >> ReLU()
 
     def _network(self, x: Any, y: Any, sample_weight: Any) -> Network:

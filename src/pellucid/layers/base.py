@@ -157,6 +157,13 @@ def parameter_count(params: Params) -> int:
     return sum(math.prod(np.shape(leaf)) for path, leaf in leaves(params) if not is_buffer(path))
 
 
+def require_layer(name: str, given: object) -> None:
+    """Refuse what is no layer: a class, most of the time."""
+    if not isinstance(given, Layer):
+        hint = f" Write {given.__name__}(...)." if isinstance(given, type) else ""
+        raise TypeError(f"{name} must be a layer or an expression of layers, got {given!r}.{hint}")
+
+
 def operand(symbol: str, other: object) -> Layer:
     if isinstance(other, Layer):
         return other
