@@ -14,7 +14,7 @@ from .layers.base import Layer, require_layer
 from .losses import Loss
 from .training.data import frozen
 from .training.step import Batch, gradients, weights
-from .tree import flatten, is_buffer, leaves, map_leaves, unflatten
+from .tree import flatten, is_buffer, leaves, map_leaves, readable, unflatten
 
 __all__ = ["GradientCheck", "GradientRow", "check_gradients", "check_layer"]
 
@@ -153,7 +153,7 @@ def check_gradients(
     params, *rows = map_leaves(lambda a: a if a is None else frozen(np.array(a)), (params, *batch))
     batch = Batch(*rows)
     point = {**flatten(params, net), **({"input": batch.x} if wrt_input else {})}
-    silent = {name: np.zeros_like(a) for name, (path, a) in zip(point, leaves(params), strict=False) if not is_buffer(path)}
+    zero = {".".join(readable(path, net)): np.zeros_like(a) for path, a in leaves(params) if not is_buffer(path)}
 
     def ours(params: Any) -> tuple[Any, Any]:
         g = gradients(engine_ops(engine, seed, batch), net, loss, params, engine.put(batch), wrt_input)
@@ -175,13 +175,9 @@ def check_gradients(
 
     with engine.precision(np.float64):
         grads, dx = engine.get(one_program(engine, ours)(params))
-    own = {**silent, **flatten(grads, net), **({"input": dx} if wrt_input else {})}  # no gradient is one of zero
+    own = {**zero, **flatten(grads, net), **({"input": dx} if wrt_input else {})}  # a parameter that backward leaves out does not learn
     for name, g in own.items():
-        if name not in point:
-            raise ValueError(f"backward gave a gradient for {name}, but build made {', '.join(silent) or 'no parameters'}.")
-        if np.shape(g) != point[name].shape:
-            hint = " Sum it over the rows of the batch." if np.shape(g) == (len(batch.x), *point[name].shape) else ""
-            raise ValueError(f"the gradient of {name} must have the shape of {name}, {point[name].shape}, got {np.shape(g)}.{hint}")
+        require_shape(name, np.shape(g), point, len(batch.x))
     auto = differentiate(jax, lambda v: value(v, jax), point, list(own)) if jax else None
     scale = max(max((float(np.abs(g).max()) for g in own.values() if g.size), default=0.0), 1e-300)
     rng = np.random.default_rng(seed)
@@ -193,6 +189,17 @@ def check_gradients(
 def engine_ops(engine: Any, seed: int, batch: Batch) -> Any:
     Ops = engine.JaxOps if engine.name == "jax" else engine.NumpyOps
     return Ops(training=True, seed=np.uint32(seed), step=np.int32(0), weight=batch.weight, lengths=batch.lengths)
+
+
+def require_shape(name: str, shape: tuple[int, ...], point: dict[str, Any], rows: int) -> None:
+    """A gradient must be that of a parameter, and have its shape."""
+    if name not in point:
+        known = ", ".join(other for other in point if other != "input") or "no parameters"
+        raise ValueError(f"backward gave a gradient for {name}, but build made {known}.")
+    wanted = point[name].shape
+    if shape != wanted:
+        hint = " Sum it over the rows of the batch." if shape == (rows, *wanted) else ""
+        raise ValueError(f"the gradient of {name} must have the shape of {name}, {wanted}, got {shape}.{hint}")
 
 
 def one_program(engine: Any, function: Callable[..., Any]) -> Callable[..., Any]:

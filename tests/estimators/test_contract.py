@@ -107,7 +107,7 @@ def test_grid_search_reaches_into_optimizers_layers_and_losses():
         both = dict([("net__0", pc.Linear(3) >> pc.Linear(6)), ("net__1__units", 9)][::order])
         longer = pc.NetworkRegressor(pc.Linear(5) >> pc.Linear(4)).set_params(**both).net
         assert longer == pc.Linear(3) >> pc.Linear(6) >> pc.Linear(9)
-    for name in ("optimizer__speed", "net__1__slope__x", "net__7__units", "nets__0", "speed"):
+    for name in ("optimizer__speed", "net__1__slope__x", "net__7__units", "nets__0", "speed", "net__", "net__1__"):
         with pytest.raises(ValueError, match=f"no parameter '{name}'"):
             changed.set_params(**{name: 1})
 

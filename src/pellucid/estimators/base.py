@@ -92,19 +92,16 @@ class NetworkEstimator(CallbackSupportMixin, BaseEstimator):
 
     def set_params(self, **params: Any) -> Any:
         """Set parameters, also nested ones: the settings inside are replaced, never changed in place."""
-        inside: dict[str, dict[str, Any]] = {}
+        own, inside = by_depth(params)
         try:
-            for name, value in params.items():
-                outer, _, path = name.partition("__")
-                if outer not in self._get_param_names():
+            for name in params:
+                if name.partition("__")[0] not in self._get_param_names():
                     raise KeyError(name)
-                if path:
-                    inside.setdefault(outer, {})[path] = value
-                else:
-                    setattr(self, name, value)
-            for outer, changes in inside.items():  # after what they are inside of
-                held = getattr(self, outer)
-                setattr(self, outer, with_settings(get_optimizer(held) if outer == "optimizer" else held, changes, f"{outer}__"))
+            for name, value in own.items():
+                setattr(self, name, value)
+            for name, changes in inside.items():
+                held = getattr(self, name)
+                setattr(self, name, with_settings(get_optimizer(held) if name == "optimizer" else held, changes, f"{name}__"))
         except KeyError as error:
             known = ", ".join(sorted(self.get_params(deep=True)))
             raise ValueError(f"{type(self).__name__} has no parameter {error.args[0]!r}. It has: {known}.") from None
@@ -259,20 +256,28 @@ def parts(value: Any) -> dict[str, Any]:
 
 def with_settings(value: Any, changes: dict[str, Any], prefix: str = "") -> Any:
     """`value` with the settings at these paths replaced; children of a chain are called by the places they have before that."""
-    held, inside = parts(value), dict[str, dict[str, Any]]()
-    for path, new in changes.items():
-        key, _, rest = path.partition("__")
+    held, (own, inside) = parts(value), by_depth(changes)
+    for key in own:
         if key not in held:
-            raise KeyError(f"{prefix}{path}")
-        if rest:
-            inside.setdefault(key, {})[rest] = new
-        else:
-            held[key] = new
+            raise KeyError(f"{prefix}{key}")
+    held |= own
     for key, more in inside.items():
-        held[key] = with_settings(held[key], more, f"{prefix}{key}__")
+        held[key] = with_settings(held.get(key), more, f"{prefix}{key}__")  # of what is not there, nothing is known
     if isinstance(value, Combinator):
         return type(value)(*held.values(), name=value.name)
-    return value.replace(**{key: held[key] for key in (path.partition("__")[0] for path in changes)})
+    return value.replace(**{key: held[key] for key in (*own, *inside)})
+
+
+def by_depth(changes: dict[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """What is to be replaced, and what inside of what: ``{"net": a, "net__0__units": 8}`` is ``{"net": a}, {"net": {"0__units": 8}}``."""
+    own, inside = dict[str, Any](), dict[str, dict[str, Any]]()
+    for path, new in changes.items():
+        key, deeper, rest = path.partition("__")
+        if deeper:
+            inside.setdefault(key, {})[rest] = new
+        else:
+            own[key] = new
+    return own, inside
 
 
 class Told(Callback):
