@@ -82,6 +82,7 @@ def main() -> None:
         other = json.loads(file.read_text())
         result["works"] |= {name: work for name, work in other["works"].items() if work["group"] == "gpu"}
         result["gpu machine"] = other["machine"]
+        result |= {key: other[key] for key in ("gpu search",) if key in other}
     show(result)
     print(f"numbers: {options.json}")
     if plot(result, options.json.with_suffix(".png")):
@@ -143,6 +144,9 @@ def measure(wanted: list[str], peers: dict[str, Peer], rounds: int, target: Path
         for script in ("estimators", "search"):
             tell(script)
             result["estimators"] = result.get("estimators", {}) | rows_of(script)
+        if gpu_name():
+            tell("search on the GPU")
+            result["gpu search"] = rows_of("search", "--gpu")
     tell("")
     target.write_text(json.dumps(result, indent=1) + "\n")
     return result
@@ -242,11 +246,11 @@ def environment(work: Work | None = None) -> dict[str, str]:
     return {**os.environ, **more}
 
 
-def rows_of(script: str) -> dict[str, Any]:
+def rows_of(script: str, *more: str) -> dict[str, Any]:
     """The estimators, or a search, beside scikit-learn's, measured in their own process."""
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / f"{script}.json"
-        command = [sys.executable, str(HERE / f"{script}.py"), "--json", str(target)]
+        command = [sys.executable, str(HERE / f"{script}.py"), "--json", str(target), *more]
         run = subprocess.run(command, env=environment(), capture_output=True, text=True)
         if run.returncode:
             return {"failed": (run.stderr.strip().splitlines() or ["no message"])[-1]}

@@ -138,17 +138,20 @@ def import_table(result: dict[str, Any]) -> Table:
     return Table("Seconds to import", ["", *result["imports"]], [["import", *(f"{s:.2f}" for s in result["imports"].values())]])
 
 
-def estimator_table(rows: dict[str, Any]) -> Table:
+def estimator_table(rows: dict[str, Any], title: str) -> Table:
     """`MLPClassifier`, and a search with it, here and in scikit-learn."""
     cells = []
     for name, row in rows.items():
         if "ratio" in row:
-            ratio = f"{row['ratio']:.2f}×"
-            best = f"**{ratio}**" if row["ratio"] < 1 else ratio
-            cells.append([name, milliseconds(row["ours"]), milliseconds(row["theirs"]), best, f"≤ {row['wanted']:.2f}×"])
+            best = f"**{times(row['ratio'])}**" if row["ratio"] < 1 else times(row["ratio"])
+            cells.append([name, milliseconds(row["ours"]), milliseconds(row["theirs"]), best, f"≤ {times(row['wanted'])}"])
         else:
             cells.append([name, f"{row['added GB']:.2f} GB", "", "", f"≤ {row['wanted']:.2f} GB"])
-    return Table("MLPClassifier beside scikit-learn's", ["", "pellucid", "scikit-learn", "ratio", "aim"], cells)
+    return Table(title, ["", "pellucid", "scikit-learn", "ratio", "aim"], cells)
+
+
+def times(ratio: float) -> str:
+    return f"{ratio:.2f}×" if ratio >= 0.1 else f"{ratio:.3f}×"
 
 
 def milliseconds(seconds: float) -> str:
@@ -156,8 +159,8 @@ def milliseconds(seconds: float) -> str:
 
 
 def estimator_tables(result: dict[str, Any]) -> list[Table]:
-    rows = result.get("estimators", {})
-    return [estimator_table(rows)] if rows and "failed" not in rows else []
+    titles = {"estimators": "MLPClassifier beside scikit-learn's", "gpu search": "A search on the GPU beside scikit-learn's, n_jobs=2"}
+    return [estimator_table(result[key], title) for key, title in titles.items() if result.get(key) and "failed" not in result[key]]
 
 
 # ---------------------------------------------------------------- words

@@ -236,12 +236,12 @@ class Network:
         padded, lengths = as_sequences(X, lengths, self.input_shape, self.net)
         x = as_inputs(padded, self.input_shape, self.dtype)
         self.net.check_input(x)
-        y, as_list = read(get_engine("numpy").NumpyOps(), self.outputs(x, self.params, lengths)), is_list(X, self.input_shape)
+        y, as_list = read(get_engine("numpy").NumpyOps(), self.outputs(x, lengths=lengths)), is_list(X, self.input_shape)
         return unpad(y, lengths, as_list) if every_step(self.output_shape, x) and (as_list or lengths is not None) else y
 
-    def outputs(self, x: np.ndarray, params: Any, lengths: Any = None, size: int = 8192) -> np.ndarray:
-        """Outputs for checked rows, in batches that keep memory small."""
-        engine, weight = get_engine("numpy"), np.ones(len(x), self.dtype)
+    def outputs(self, x: np.ndarray, params: Any = None, lengths: Any = None, size: int = 8192) -> np.ndarray:
+        """Outputs for checked rows, with these weights or its own, in batches that keep memory small."""
+        engine, weight, params = get_engine("numpy"), np.ones(len(x), self.dtype), self.params if params is None else params
         size = rows_at_once(self.net, x, 256 if engine.is_shared(self.net, x) else size)
 
         def block(c: slice) -> np.ndarray:

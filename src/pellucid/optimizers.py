@@ -110,7 +110,9 @@ class Optimizer(Settings):
 
     @functools.cached_property
     def _kind(self) -> Optimizer:
-        return self.replace(learning_rate=0.5, **{name: 0.5 for name, value in self.numbers(float).items() if value})
+        values = {name: getattr(self, name) for name in self._declared()}
+        other = {name: 0.5 for name, value in values.items() if name == "learning_rate" or (type(value) is float and value)}
+        return made(type(self), *(values | other).items())  # type: ignore[arg-type]
 
 
 class SGD(Optimizer):
@@ -270,3 +272,9 @@ def get_optimizer(optimizer: str | Optimizer) -> Optimizer:
     raise ValueError(
         f"optimizer must be an Optimizer or one of {', '.join(map(repr, NAMED))}, got {optimizer!r}.{did_you_mean(optimizer, NAMED)}"
     )
+
+
+@functools.lru_cache(256)
+def made(of: type[Optimizer], *settings: tuple[str, Any]) -> Optimizer:
+    """An optimizer with these settings; equal ones are made once."""
+    return of(**dict(settings))

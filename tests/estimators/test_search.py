@@ -1,5 +1,7 @@
 """A search whose fits share one program finds exactly what scikit-learn's finds fitting one by one."""
 
+import sys
+import threading
 import warnings
 from typing import ClassVar
 
@@ -10,7 +12,7 @@ from scipy.stats import loguniform
 from sklearn.base import clone
 from sklearn.datasets import load_iris
 from sklearn.ensemble import BaggingClassifier
-from sklearn.exceptions import FitFailedWarning
+from sklearn.exceptions import ConvergenceWarning, FitFailedWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, RandomizedSearchCV, ShuffleSplit
 from sklearn.pipeline import make_pipeline
@@ -19,8 +21,10 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import pellucid as pc
 from pellucid.engines import jax as engine
+from pellucid.engines import numpy as numpy_engine
+from pellucid.engines import together
 from pellucid.engines.together import Meeting
-from pellucid.estimators import search
+from pellucid.estimators import fits, search
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -209,7 +213,7 @@ def test_engines_do_not_get_each_others_arrays(how):
 
 def test_nothing_is_kept_of_arrays_that_one_fit_made(monkeypatch):
     meetings = []
-    monkeypatch.setattr(search, "Meeting", lambda *args: meetings.append(Meeting(*args)) or meetings[-1])
+    monkeypatch.setattr(fits, "Meeting", lambda *args: meetings.append(Meeting(*args)) or meetings[-1])
     for rows, labels in ((pd.DataFrame(X), Y), (X, Y.astype(str)), (X, Y)):
         for alphas in ([1.0], [0.1, 1.0, 10.0]):
             pc.PopulationSearchCV(MLP, {"alpha": alphas}, cv=3, how="threads").fit(rows, labels)
@@ -245,6 +249,252 @@ def test_sequences_of_different_length_are_searched(how):
     mine = pc.PopulationSearchCV(model, grid, cv=2, how=how, refit=False).fit(sequences, np.arange(40) % 2)
     theirs = GridSearchCV(model, grid, cv=2, refit=False).fit(sequences, np.arange(40) % 2)
     assert_same_results(mine, theirs, how == "threads")
+
+
+# -------------------------------------------------------------------- fits that differ in numbers of their optimizer alone
+@pytest.fixture
+def runs(monkeypatch):
+    """The fits that ran: guests are trained beside them."""
+    ran, member = [], Meeting.member
+    monkeypatch.setattr(Meeting, "member", lambda self, fit, guests=None: ran.append(guests) or member(self, fit, guests))
+    return ran
+
+
+WORTHWHILE = pytest.mark.parametrize("worthwhile", [True, False])
+ALIKE = [
+    (MLP, {"learning_rate_init": [0.001, 0.01, 0.03], "alpha": [0.01, 1.0], "beta_1": [0.8]}),
+    (clone(MLP).set_params(solver="sgd"), {"learning_rate_init": [0.01, 0.1], "momentum": [0.5, 0.9]}),
+    (NET, {"optimizer__learning_rate": [1e-3, 1e-2, 3e-2], "optimizer__weight_decay": [0.01, 0.1]}),
+    (clone(NET).set_params(net=pc.Linear(6) >> pc.Dropout(0.3)), {"optimizer": [pc.SGD(0.01), pc.SGD(0.1)]}),
+]
+
+
+@WORTHWHILE
+@pytest.mark.parametrize(("model", "grid"), ALIKE)
+def test_candidates_that_differ_in_numbers_are_trained_beside_one_of_them(model, grid, worthwhile, runs, monkeypatch):
+    """One fit runs for each fold, and one for all refits where they are worthwhile; nothing is different for it."""
+    monkeypatch.setattr(fits.Refits, "want", lambda self, request, fits: worthwhile)
+    options = {"cv": 3, "scoring": ["accuracy", "neg_log_loss"], "refit": "neg_log_loss", "return_train_score": True}
+    theirs = GridSearchCV(model, grid, **options).fit(X, Y)
+    trained, train = [], engine.train
+    monkeypatch.setattr(engine, "train", lambda *args: trained.append(args) or train(*args))
+    mine = pc.PopulationSearchCV(model, grid, how="batched", **options).fit(X, Y)
+    candidates = len(theirs.cv_results_["params"])
+    assert [len(guests) for guests in runs] == [candidates - 1] * 4
+    assert len(trained) == (0 if worthwhile else 1)  # the refit
+    assert_same_results(mine, theirs, False)
+    for name, value in theirs.best_estimator_.network_.parameters.items():
+        np.testing.assert_allclose(mine.best_estimator_.network_.parameters[name], value, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(mine.best_estimator_.loss_curve_, theirs.best_estimator_.loss_curve_, rtol=1e-9)
+
+
+@pytest.mark.parametrize("rates", [[0.1, 1e-5, 0.02], [1e-5, 0.1, 0.02]])
+def test_a_guest_whose_fit_would_end_early_gets_a_fit_of_its_own(rates, runs):
+    model, grid = clone(MLP).set_params(max_iter=40, tol=0.01, n_iter_no_change=3), {"learning_rate_init": rates}
+    options = {"cv": 3, "scoring": "neg_log_loss"}
+    theirs = GridSearchCV(model, grid, **options).fit(X, Y)
+    ended = [clone(model).set_params(learning_rate_init=rate).fit(X, Y).n_iter_ for rate in rates]
+    assert min(ended) < 40 == max(ended)  # or nothing is tried here
+    assert_same_results(pc.PopulationSearchCV(model, grid, how="batched", **options).fit(X, Y), theirs, False)
+    assert 4 < len(runs) < 12
+
+
+@pytest.mark.parametrize("rates", [[1e300, 0.01, 0.02], [0.01, 1e300, 0.02]])
+def test_a_guest_or_a_host_that_fails_gets_the_error_score(rates):
+    model = pc.NetworkClassifier(pc.Linear(6) >> pc.ReLU(), epochs=6, random_state=0, engine="jax", optimizer="sgd")
+    grid, options = {"optimizer__learning_rate": rates}, {"cv": 3, "error_score": -1.0}
+    with pytest.warns(FitFailedWarning, match="3 fits failed out of a total of 9"):
+        mine = pc.PopulationSearchCV(model, grid, how="batched", **options).fit(X, Y)
+    with pytest.warns(FitFailedWarning):
+        theirs = GridSearchCV(model, grid, **options).fit(X, Y)
+    assert_same_results(mine, theirs, False)
+    with pytest.raises(ArithmeticError, match="is not finite"):
+        pc.PopulationSearchCV(model, grid, cv=3, how="batched", error_score="raise").fit(X, Y)
+
+
+def test_guests_of_a_program_that_fails_get_fits_of_their_own(monkeypatch):
+    failures, train = [MemoryError("the device is full")], together.train
+    monkeypatch.setattr(together, "train", lambda group: raise_(failures.pop()) if failures else train(group))
+    grid = {"learning_rate_init": [0.001, 0.01, 0.02]}
+    with pytest.warns(FitFailedWarning, match=r"3 fits failed out of a total of 9[\s\S]*the device is full"):
+        mine = pc.PopulationSearchCV(MLP, grid, cv=3, how="batched", error_score=-1.0).fit(X, Y)
+    theirs = GridSearchCV(MLP, grid, cv=3).fit(X, Y)
+    np.testing.assert_allclose(mine.cv_results_["mean_test_score"][1:], theirs.cv_results_["mean_test_score"][1:])
+    assert mine.cv_results_["mean_test_score"][0] == -1
+
+
+def raise_(error):
+    raise error
+
+
+def test_whoever_waits_is_told_when_the_search_ends_before_its_time(monkeypatch):
+    """Splits that cannot be made, Ctrl-C while the program runs: no thread is left behind."""
+    before = threading.active_count()
+    monkeypatch.setattr(fits.Refits, "want", lambda self, request, fits: True)
+    with pytest.raises(ValueError, match="n_splits=60 cannot be greater"):
+        pc.PopulationSearchCV(MLP, {"alpha": [0.1, 0.2]}, cv=60, how="batched").fit(X, Y)
+    monkeypatch.setattr(together, "train", lambda group: raise_(KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        pc.PopulationSearchCV(MLP, {"alpha": [0.1, 0.2]}, cv=3, how="batched").fit(X, Y)
+    assert threading.active_count() == before
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "grid",
+    [
+        {"net__0": [pc.Linear(8, name="first")], "optimizer__learning_rate": [0.01, 0.02]},  # then there is no net__0 any more
+        {"batch_size": [0, 32]},
+        {"batch_size": [32, 1, True]},
+        {"epochs": [1, True]},
+        {"early_stopping": [False, 0]},
+    ],
+)
+def test_candidates_are_taken_as_they_are(grid):
+    """Those that are wrong are nobody's guests, and settings are set once."""
+    theirs = GridSearchCV(NET, grid, cv=3).fit(X, Y)
+    assert_same_results(pc.PopulationSearchCV(NET, grid, cv=3, how="batched").fit(X, Y), theirs, False)
+
+
+@pytest.mark.parametrize("first", [0.02, 0.09])
+@pytest.mark.parametrize("epochs", [40, 9])  # one ends by itself, early or with its last epoch; two do not
+def test_guests_warn_of_what_their_own_fits_would(epochs, first):
+    model = clone(MLP).set_params(max_iter=epochs, tol=0.01, n_iter_no_change=3)
+    assert clone(model).set_params(learning_rate_init=0.02).fit(X, Y).n_iter_ == 9
+    options = {"cv": [(np.arange(150), np.arange(150))], "refit": False}
+    grid = {"learning_rate_init": [first, 0.11 - first, 0.1]}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("error", ConvergenceWarning)
+        theirs = GridSearchCV(model, grid, **options).fit(X, Y)
+        mine = pc.PopulationSearchCV(model, grid, how="batched", **options).fit(X, Y)
+    assert np.isnan(theirs.cv_results_["mean_test_score"]).sum() == 2
+    assert_same_results(mine, theirs, False)
+
+
+def test_a_refit_that_would_run_on_numpy_is_not_foreseen(monkeypatch):
+    trained, train = [], numpy_engine.train
+    monkeypatch.setattr(numpy_engine, "train", lambda *args: trained.append((id(args[4]), len(args[4].x))) or train(*args))
+    pc.PopulationSearchCV(clone(BY_NUMPY).set_params(max_iter=1), {"alpha": [0.1, 0.2]}, cv=3, how="batched").fit(X, Y)
+    assert sorted(rows for _, rows in trained) == [100] * 6 + [150]
+
+
+def test_rows_are_found_while_others_are_cut():
+    rows = fits.SharedRows(np.arange(20.0).reshape(10, 2))
+    rows.cut, ended = {}, []
+    before = sys.getswitchinterval()
+
+    def cutting():
+        for _ in range(3000):
+            rows[np.array([1, 2]), ...]
+        ended.append(True)
+
+    try:
+        sys.setswitchinterval(1e-6)
+        other = threading.Thread(target=cutting)
+        other.start()
+        while not ended:
+            assert rows.origin(np.zeros(2)) is None
+        other.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert len(rows.cut) == 3000
+
+
+@pytest.mark.skipif(not hasattr(pc.MLPClassifier, "set_callbacks"), reason="scikit-learn has no callbacks yet")
+def test_callbacks_of_scikit_learn_hear_of_every_fit():
+    class Count:
+        calls: ClassVar[list] = []
+
+        def setup(self, estimator, context): ...
+        def teardown(self, estimator, context): ...
+        def on_fit_task_begin(self, *args, **more): ...
+        def on_fit_task_end(self, *args, **more):
+            self.calls.append(1)
+
+    heard = []
+    for search_of in (GridSearchCV, lambda *args, **more: pc.PopulationSearchCV(*args, how="batched", **more)):
+        Count.calls.clear()
+        model = clone(MLP).set_params(max_iter=1).set_callbacks(Count())
+        search_of(model, {"alpha": [0.1, 0.2, 0.3]}, cv=3, refit=False).fit(X, Y)
+        heard.append(len(Count.calls))
+    assert heard[0] == heard[1] > 9
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_fold_without_rows_to_score_gets_the_error_score_as_everywhere():
+    options = {"cv": [(np.arange(150), np.arange(0)), (np.arange(100), np.arange(100, 150))], "error_score": -1.0, "refit": False}
+    theirs = GridSearchCV(MLP, {"alpha": [0.1, 1.0]}, **options).fit(X, Y)
+    assert_same_results(pc.PopulationSearchCV(MLP, {"alpha": [0.1, 1.0]}, how="batched", **options).fit(X, Y), theirs, False)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        clone(MLP).set_params(random_state=None),
+        clone(MLP).set_params(random_state=np.random.RandomState(0)),
+        clone(MLP).set_params(early_stopping=True),
+        clone(MLP).set_params(solver="lbfgs"),
+        clone(MLP).set_params(solver="sgd", learning_rate="adaptive"),
+        clone(MLP).set_params(class_weight="balanced"),
+        clone(NET).set_params(optimizer=pc.Adam(pc.Cosine(0.01))),
+        clone(NET).set_params(validation=0.2),
+    ],
+)
+def test_who_depends_on_more_than_numbers_is_nobodys_guest(model, runs):
+    name = "alpha" if "alpha" in model.get_params() else "optimizer__weight_decay"
+    pc.PopulationSearchCV(model, {name: [0.1, 0.2]}, cv=2, how="batched").fit(X, Y)
+    assert [len(guests) for guests in runs] == [0] * 4
+
+
+def test_numbers_that_are_zero_make_another_kind(runs):
+    grid = {"alpha": [0.0, 0.1, 0.2]}
+    theirs = GridSearchCV(MLP, grid, cv=3).fit(X, Y)
+    assert_same_results(pc.PopulationSearchCV(MLP, grid, cv=3, how="batched").fit(X, Y), theirs, False)
+    assert [len(guests) for guests in runs] == [0] * 3 + [1] * 3
+
+
+def test_more_fits_than_train_at_once_have_guests_in_several_rounds(runs, monkeypatch):
+    monkeypatch.setattr(search, "AT_ONCE", 7)
+    sizes, train = [], together.train
+    monkeypatch.setattr(together, "train", lambda group: sizes.append(len(group)) or train(group))
+    grid = {"learning_rate_init": np.logspace(-3, -1, 8).tolist()}
+    theirs = GridSearchCV(MLP, grid, cv=3).fit(X, Y)
+    assert_same_results(pc.PopulationSearchCV(MLP, grid, cv=3, how="batched").fit(X, Y), theirs, False)
+    assert max(sizes) <= 7
+    assert sum(sizes) == 24
+    assert 3 < len(runs) < 24
+
+
+def test_rows_are_cut_on_the_device_from_the_array_that_was_given():
+    """Not from the one it is a part of; row numbers may count from the end, and be a mask."""
+    wide = np.hstack([np.full((150, 2), 1e3), X])
+    order = np.random.default_rng(0).permutation(150)
+    folds = [(order[:100], order[100:] - 150), (order[50:] - 150, order[:50]), (order < 90, order >= 90)]
+    for rows, cv in ((wide[:, 2:], 3), (wide[::-1, 2:], 3), (X, folds)):
+        options = {"cv": cv, "scoring": "neg_log_loss"}
+        theirs = GridSearchCV(MLP, {"alpha": [0.1, 1.0]}, **options).fit(rows, Y)
+        mine = pc.PopulationSearchCV(MLP, {"alpha": [0.1, 1.0]}, how="batched", **options).fit(rows, Y)
+        np.testing.assert_allclose(mine.cv_results_["mean_test_score"], theirs.cv_results_["mean_test_score"], rtol=1e-9)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_rows_that_are_not_finite_are_refused_in_the_folds_that_have_them():
+    rows = X.copy()
+    rows[[0, -1], 0] = np.nan
+    options = {"cv": 3, "refit": False, "error_score": -1.0}
+    theirs = GridSearchCV(MLP, {"alpha": [0.1, 1.0]}, **options).fit(rows[:-1], Y[:-1])
+    mine = pc.PopulationSearchCV(MLP, {"alpha": [0.1, 1.0]}, how="batched", **options).fit(rows[:-1], Y[:-1])
+    assert -1 in mine.cv_results_["split0_test_score"]
+    assert_same_results(mine, theirs, False)
+
+
+def test_a_clone_shares_nothing_that_can_change():
+    for model in (pc.MLPClassifier([8, 4]), pc.MLPClassifier((8, 4)), pc.MLPClassifier(random_state=np.random.RandomState(0)), NET):
+        copied, params = clone(model), model.get_params(deep=False)
+        assert str(copied.get_params(deep=False).items()) == str(params.items()) or model.random_state is not None
+        assert not any(getattr(copied, name) is value for name, value in params.items() if isinstance(value, list | np.random.RandomState))
+    assert vars(clone(clone(MLP).fit(X, Y))).keys() == MLP.get_params(deep=False).keys()
 
 
 def test_any_other_estimator_works_too():

@@ -28,6 +28,8 @@ class Local(threading.local):
     wrap: Any = None  # makes an engine the engine of one of many
     fits: int = 1  # that share what is compiled
     once: Callable[..., Any] = staticmethod(lambda array, key, make: make(array))  # see Meeting.once
+    kept: bool = True  # whether anybody will go on from where the fit ends
+    guests: Any = None  # fits that are trained beside it, from what it prepares: see Guests
     members: int = 1  # that go through one program side by side, while it is made
     placed: bool = False  # whether it is one of those that train now: see Meeting.place
 

@@ -2,6 +2,9 @@
 
 Nothing of a fit is written again for this. A thread runs the training loop as ever, with an engine whose `train` waits for
 the others. Their states are laid on top of each other and stay on the device; a fit holds its own as a `Part` of the pile.
+
+A fit that differs from another one in nothing but numbers of its optimizer need not even run: it is that one's guest, trained
+beside it from what its host has prepared.
 """
 
 from __future__ import annotations
@@ -16,15 +19,17 @@ from typing import Any
 import numpy as np
 
 from ..training.checkpoint import rows_digest
-from ..training.data import frozen
-from ..training.sequences import carries_state
+from ..training.data import frozen, is_finite
+from ..training.sequences import carries_state, rows_at_once
 from ..training.step import Batch, State
+from ..tree import leaves
 from . import LOCAL, cores
 from .choose import predict_work
 
-__all__ = ["Meeting"]
+__all__ = ["Guest", "Guests", "Meeting", "outputs_of"]
 
 SPARE = 2  # threads beside those that train
+PREDICTED = 2**16  # rows at a time, of all members
 SMALL = 2**22  # bytes of an array that stays on the device for other fits
 LOCKED = 0.38  # of a step on NumPy; where it is more, two loops wait for Python's lock most of the time
 
@@ -47,6 +52,11 @@ class Meeting:
     def __init__(self, fits: int, at_once: int, batched: bool, ended: Callable[[], Any] = lambda: None) -> None:
         self.fits, self.left, self.at_once, self.batched, self.ended = fits, fits, at_once, batched, ended
         self.stopped = False
+        #: the array that one is cut from, and which of its rows, where that is known
+        self.origin: Callable[[Any], tuple[np.ndarray, np.ndarray] | None] = lambda array: None
+        self.finite = dict[int, Any]()  # whether all of that array is
+        #: what was trained before it was asked for
+        self.foreseen = list[Request]()
         #: threads to run them in: spare ones prepare a fit or score it while others train, so that no core waits for Python
         self.threads = at_once if batched or at_once == 1 else at_once + SPARE
         self.places, self.alone = threading.Semaphore(at_once), threading.Lock()
@@ -55,18 +65,54 @@ class Meeting:
         # those of a batch that do not wait run one after the other: dozens of threads at once would only hinder each other
         self.turn: Any = threading.Lock() if batched else contextlib.nullcontext()
 
-    def member(self, fit: Callable[[], Any]) -> Any:
+    def member(self, fit: Callable[[], Any], guests: Guests | None = None) -> Any:
         """Run one of the fits in this thread."""
-        LOCAL.wrap, LOCAL.fits, LOCAL.once = self.engine, self.fits, self.once
+        LOCAL.wrap, LOCAL.fits, LOCAL.once, LOCAL.guests = self.engine, self.fits, self.once, guests
         with self.turn:
             try:
                 return fit()
             finally:
-                del LOCAL.wrap, LOCAL.fits, LOCAL.once
+                del LOCAL.wrap, LOCAL.fits, LOCAL.once, LOCAL.guests
                 with self.lock:
+                    self.seat(guests)
                     self.left -= 1
                     self.serve()
                     self.ended()
+
+    def welcome(self, guests: Guests, guest: Guest) -> bool:
+        """Let a fit be the guest of another, if that one has not been trained yet."""
+        with self.lock:
+            if guests.seated:
+                return False
+            guests.append(guest)
+            self.serve()
+            return True
+
+    def seat(self, guests: Guests | None, request: Request | None = None, room: int = 0) -> list[Request]:
+        """What at most so many guests want to train beside this request; who cannot becomes a fit of its own."""
+        wanted = list[Request]()
+        if guests is not None and not guests.seated:
+            guests.seated, guests.request = True, request
+            if request and len(guests) > room:  # the others are the guests of one of them
+                first, *others = guests[room:]
+                del guests[room:]
+                first.guests += others
+                first.leave()
+            for guest in guests:
+                guest.request = request.beside(guest.optimizer, guest.steps) if request else None
+                if guest.request:
+                    wanted.append(guest.request)
+                if guest.request or guest.optional:
+                    self.left -= 1
+                elif not self.stopped:
+                    guest.leave()
+        return wanted
+
+    def back(self, guest: Guest) -> None:
+        """A guest whose training is not what its own fit would be becomes one."""
+        with self.lock:
+            self.left += 1
+        guest.leave()
 
     def stop(self) -> None:
         """End all fits, as Ctrl-C would: each keeps the weights it has."""
@@ -83,7 +129,10 @@ class Meeting:
             return make(array)
         _, kept = self.kept.setdefault(id(array), (array, {}))  # the array stays, so that no other gets its id
         if key not in kept:
-            made = make(array)
+            found = self.origin(array) if key is is_finite else None  # rows of a finite array are finite
+            if found and id(found[0]) not in self.finite:
+                self.finite[id(found[0])] = make(found[0])
+            made = (found and self.finite[id(found[0])]) or make(array)
             kept.setdefault(key, frozen(made) if isinstance(made, np.ndarray) else made)  # another fit may have been faster
         return kept[key]
 
@@ -102,6 +151,10 @@ class Meeting:
                 yield
             finally:
                 LOCAL.placed = False
+
+    def recall(self, engine: Any) -> Any:
+        """The engine for a fit that may be among those foreseen."""
+        return Recalling(self, engine) if engine.name == "jax" else engine
 
     def engine(self, engine: Any) -> Any:
         return (Together if self.batched and engine.name == "jax" else Watched)(self, engine)
@@ -122,19 +175,24 @@ class Meeting:
 
     def serve(self) -> None:
         """If all are waiting, train them: those of one kind as one program."""
-        if not self.waiting or len(self.waiting) < min(self.at_once, self.left):
+        if not self.waiting or sum(map(len, self.waiting)) < min(self.at_once, self.left):
             return
-        groups = defaultdict(list)
-        for request in self.waiting:
-            groups[request.kind].append(request)
-        self.waiting = []
-        for group in groups.values():
-            try:
-                train(group)
-            except Exception as error:
-                for request in group:
-                    request.result = error
-            for request in group:
+        groups, waiting, self.waiting = defaultdict[Any, list[Request]](list), self.waiting, []
+        try:
+            room = self.at_once - len(waiting)
+            for request in waiting:
+                guests = self.seat(request.guests, request, room)
+                groups[request.kind] += [request, *guests]
+                room -= len(guests)
+            for group in groups.values():
+                try:
+                    train(group)
+                except Exception as error:
+                    for request in group:
+                        request.result = error
+        finally:
+            for request in waiting:
+                request.result = request.result or KeyboardInterrupt()  # the one that came here in between
                 request.done.set()
 
 
@@ -159,6 +217,8 @@ class Watched:
         """Nobody waits: times of fits that run side by side say little."""
 
     def train(self, net: Any, loss: Any, optimizer: Any, state: State, data: Any, plan: Any) -> tuple[Any, Any, Any]:
+        if LOCAL.guests is not None and LOCAL.guests.together:
+            raise NotWorthwhile
         if self.alone is None:
             self.alone = not self.engine.waits and predict_work(net, state.params, plan.rows.shape[1], data).locked > LOCKED
         free = self.engine.waits and self.meeting.at_once >= cores()  # another program may wait for the first core that is free
@@ -176,7 +236,11 @@ class Together(Watched):
     fills = False  # plans: `train` does, for all at once
 
     def put(self, tree: Any) -> Any:
-        return Rows(*tree) if isinstance(tree, Batch) else tree  # stays on the host until all are there
+        if not isinstance(tree, Batch):
+            return tree  # stays on the host until all are there
+        rows = Rows(*tree)
+        rows.origin = self.meeting.origin(rows.x)
+        return rows
 
     def stack(self, net: Any, optimizer: Any, state: State, data: Batch, size: int) -> State:
         return state  # states are laid on top of each other as they are
@@ -194,15 +258,37 @@ class Together(Watched):
         return self.engine.evaluate(net, loss, self.get(params), data, plan)
 
     def train(self, net: Any, loss: Any, optimizer: Any, state: State, data: Rows, plan: Any) -> tuple[Any, Any, Any]:
-        state, sums, finite = self.meeting.wait(Request((net, loss, optimizer), state, data, plan, self.wanted))
+        request = Request((net, loss, optimizer), state, data, plan, self.wanted, LOCAL.guests)
+        if request.guests is not None and not request.guests.want(request, self.meeting.fits):
+            raise NotWorthwhile
+        state, sums, finite = self.meeting.wait(request)
+        if request.guests and request is request.guests.request:
+            request.guests.trained()
         return self.get(state) if carries_state(net) else state, sums, finite
+
+
+class Recalling(Together):
+    """The JAX engine for a fit that may have been trained already, beside others."""
+
+    def train(self, net: Any, loss: Any, optimizer: Any, state: State, data: Rows, plan: Any) -> tuple[Any, Any, Any]:
+        wanted = Request((net, loss, optimizer), state, data, plan, self.wanted)
+        for known in self.meeting.foreseen:
+            if known.asks_for_what(wanted) and isinstance(known.result, tuple):
+                return known.result
+        return self.engine.train(net, loss, optimizer, self.engine.put(self.get(state)), self.engine.put(Batch(*data)), plan)
+
+
+class NotWorthwhile(Exception):
+    """Raised in a fit that nobody has asked for yet, where it takes less time alone, later."""
 
 
 class Rows(Batch):
     """A fit's data, told apart by what is in it: the same fold of several candidates goes to the device once."""
 
+    origin: Any = None  # see Meeting
+
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Rows) and all(a is b or np.array_equal(a, b) for a, b in zip(self, other, strict=True))
+        return isinstance(other, Rows) and all(map(are_same, self, other))
 
     def __hash__(self) -> int:
         return hash(rows_digest(self))
@@ -215,33 +301,114 @@ class Rows(Batch):
 class Request:
     """A chunk that a fit wants to train."""
 
-    def __init__(self, static: tuple[Any, ...], state: State, data: Rows, plan: Any, precision: Any) -> None:
-        self.precision = precision
+    def __init__(self, static: tuple[Any, ...], state: State, data: Rows, plan: Any, precision: Any, guests: Guests | None = None) -> None:
+        self.precision, self.guests = precision, guests
         self.static, self.state, self.data, self.plan = static, state, data, plan
         self.pile = state.params.pile if isinstance(state.params, Part) else None
         self.kind = (static, precision, data.shapes, plan.rows.shape[1:], id(self.pile))  # what must be equal in one program
         self.done = threading.Event()
         self.result: Any = None
 
+    def __len__(self) -> int:
+        return 1 if self.guests is None or self.guests.seated else 1 + len(self.guests)
+
+    def beside(self, optimizer: Any, steps: int) -> Request | None:
+        """The same chunk with another optimizer's numbers; None where it is not the whole training, or another kind of optimizer."""
+        if self.plan.count != steps or self.pile is not None or optimizer.kind() != self.static[2]:
+            return None
+        state = self.state._replace(numbers=optimizer.numbers(self.plan.rates.dtype))
+        plan = self.plan._replace(rates=np.full_like(self.plan.rates, optimizer.learning_rate))
+        return Request(self.static, state, self.data, plan, self.precision)
+
+    def asks_for_what(self, other: Request) -> bool:
+        """Whether it is the same training, number by number."""
+        same = are_same(self.plan.rates, other.plan.rates) and self.state.numbers == other.state.numbers
+        same = same and self.static == other.static and self.precision == other.precision and all(map(are_same, self.plan, other.plan))
+        return same and self.data == other.data and trees_are_same(self.state, other.state)
+
+
+class Guest:
+    """A fit that differs from another one, its host, in nothing but numbers of its optimizer.
+
+    Parameters
+    ----------
+    optimizer : Optimizer
+        Its own, with a learning rate that is a number.
+    steps : int
+        Of its whole training.
+    """
+
+    request: Request | None = None  # once it is trained beside its host; its result says with what outcome
+    optional = False  # whether it need not be trained at all
+    guests: Guests  # of its own, should it become a fit
+
+    def __init__(self, optimizer: Any, steps: int) -> None:
+        self.optimizer, self.steps = optimizer, steps
+
+    def leave(self) -> None:
+        """Become a fit of its own."""
+        raise NotImplementedError
+
+
+class Guests(list[Any]):
+    """All guests of one fit."""
+
+    seated = False  # whether it is too late for more
+    request: Request | None = None  # of the host
+    together = False  # whether they and their host are to be trained as one program with others, or not at all
+
+    def want(self, request: Request, fits: int) -> bool:
+        """Whether they and their host, whose request this is, are to be trained among so many fits."""
+        return True
+
+    def trained(self) -> None:
+        """Called when they are, before the host goes on."""
+
+
+def are_same(a: Any, b: Any) -> bool:
+    """Whether two arrays are equal; those in the same place are not looked at."""
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and a.__array_interface__ == b.__array_interface__:
+        return True
+    return a is b or np.array_equal(a, b)
+
+
+def trees_are_same(a: Any, b: Any) -> bool:
+    mine, theirs = dict(leaves(a)), dict(leaves(b))
+    return mine.keys() == theirs.keys() and all(are_same(value, theirs[path]) for path, value in mine.items())
+
 
 class Pile:
     """States on top of each other, on the device, and the rows of all their data sets one below the other."""
 
-    def __init__(self, state: State, data: Batch, starts: np.ndarray) -> None:
+    def __init__(self, state: State, data: Batch, starts: np.ndarray, source: Any = None) -> None:
         self.state, self.data, self.starts = state, data, starts
+        self.source = source  # the one array that all rows are cut from, and where it is on the device, if there is one
         self.lock, self.host = threading.Lock(), dict[str, Any]()
 
     @classmethod
     def of(cls, group: list[Request]) -> Pile:
         import jax
 
-        first, end, starts = dict[Rows, int](), 0, []
-        for request in group:
-            starts.append(first.setdefault(request.data, end))
-            end = max(end, starts[-1] + len(request.data.x))
-        data = Batch(*(None if a[0] is None else np.concatenate(a) for a in zip(*first, strict=True)))
-        state = jax.tree.map(lambda *a: np.stack(a), *(request.state for request in group))
-        return cls(state, jax.device_put(data), np.array(starts, np.int32))
+        first, end, starts = dict[Rows, int](), 0, dict[int, int]()
+        for rows in {id(request.data): request.data for request in group}.values():  # guests have their host's
+            starts[id(rows)] = first.setdefault(rows, end)
+            end = max(end, starts[id(rows)] + len(rows.x))
+        source, origins = None, [rows.origin for rows in first]
+        if all(origins) and len({id(whole) for whole, _ in origins}) == 1:  # the device cuts them
+            source = origins[0][0], jax.device_put(origins[0][0])
+        x, *others = zip(*first, strict=True)
+        data = Batch(
+            cut()(source[1], np.concatenate([rows for _, rows in origins])) if source else np.concatenate(x),
+            *(None if a[0] is None else np.concatenate(a) for a in others),
+        )
+        states = {id(request.state.params): request.state._replace(numbers=()) for request in group}
+        place = {key: i for i, key in enumerate(states)}
+        state = jax.tree.map(lambda *a: np.stack(a), *states.values())
+        if len(states) < len(group):
+            state = shared()(state, np.array([place[id(request.state.params)] for request in group], np.int32))
+        numbers = {name: np.array([request.state.numbers[name] for request in group]) for name in group[0].state.numbers}
+        begin = np.array([starts[id(request.data)] for request in group], np.int32)
+        return cls(state._replace(numbers=numbers), jax.device_put(data), begin, source)
 
     def read(self, field: str) -> Any:
         """A field of all the states on the host, copied once."""
@@ -294,22 +461,77 @@ def train(group: list[Request]) -> None:
         )
         state, sums, finite = program()(*first.static, pile.state, pile.data, plan)
         sums, finite = np.asarray(sums), np.asarray(finite)
-    trained = Pile(state, pile.data, pile.starts)
+    trained = Pile(state, pile.data, pile.starts, pile.source)
     for i, request in zip(places, group, strict=True):
         request.result = Part.all_of(trained, i, request.state), sums[i], finite[i]
 
 
 def alike(orders: list[np.ndarray]) -> tuple[list[np.ndarray], list[int]]:
     """Those that differ, and which of them each is: fits of a search go through their rows in few different orders."""
-    different, numbers, begun = list[np.ndarray](), list[int](), defaultdict[bytes, list[int]](list)
+    different, numbers, begun = list[np.ndarray](), dict[int, int](), defaultdict[bytes, list[int]](list)
     for order in orders:
-        same = begun[order[:1].tobytes()]
-        number = next((i for i in same if np.array_equal(different[i], order)), len(different))
-        if number == len(different):
-            different.append(order)
-            same.append(number)
-        numbers.append(number)
-    return different, numbers
+        if id(order) not in numbers:  # a guest has its host's
+            same = begun[order[:1].tobytes()]
+            numbers[id(order)] = next((i for i in same if np.array_equal(different[i], order)), len(different))
+            if numbers[id(order)] == len(different):
+                different.append(order)
+                same.append(numbers[id(order)])
+    return different, [numbers[id(order)] for order in orders]
+
+
+def outputs_of(requests: list[Request], x: np.ndarray, origin: Any = None) -> Callable[[], np.ndarray]:
+    """What networks that were trained beside each other give for rows x (of that origin), members along the first axis.
+
+    The device begins at once; call what is returned to wait for it.
+    """
+    import jax
+
+    from . import jax as engine
+
+    net, parts = requests[0].static[0], [request.result[0].params for request in requests]
+    pile, which = parts[0].pile, np.array([part.index for part in parts], np.int32)
+    there = bool(origin and pile.source and pile.source[0] is origin[0])  # on the device already
+    whole, rows = (pile.source[1], origin[1]) if there else (None, np.arange(len(x)))
+    size = rows_at_once(net, x, PREDICTED // len(parts))
+    with engine.precision(x.dtype, None if x.dtype == np.float64 else "float32"):
+        blocks = []
+        for begin in range(0, len(x), size):
+            full = min(size, 1 << (len(x) - begin - 1).bit_length())  # so that few programs serve all
+            some = np.resize(rows[begin : begin + size], full).astype(np.int32)
+            blocks.append(
+                predict()(net, pile.state.params, which, *((whole, some) if there else (x[some], np.arange(full, dtype=np.int32))))
+            )
+    return lambda: np.concatenate(jax.device_get(blocks), 1)[:, : len(x)]
+
+
+@functools.cache
+def predict() -> Any:
+    """The outputs of some members for some rows."""
+    import jax
+
+    from . import jax as engine
+
+    def outputs(net: Any, params: Any, which: Any, x: Any, rows: Any) -> Any:
+        x = x.take(rows, axis=0, mode="clip")
+        return jax.vmap(lambda p: engine.forward(net, p, x, np.ones(len(x), x.dtype)))(jax.tree.map(lambda a: a[which], params))
+
+    return jax.jit(outputs, static_argnames="net")
+
+
+@functools.cache
+def cut() -> Any:
+    """Some rows of an array."""
+    import jax
+
+    return jax.jit(lambda whole, rows: whole.take(rows, axis=0, mode="clip"))
+
+
+@functools.cache
+def shared() -> Any:
+    """The state of every member, out of those that differ: the device makes the copies."""
+    import jax
+
+    return jax.jit(lambda states, which: jax.tree.map(lambda a: a[which], states))
 
 
 @functools.cache

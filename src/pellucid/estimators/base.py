@@ -8,7 +8,7 @@ import functools
 import html
 import marshal
 import os
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
@@ -20,7 +20,7 @@ from ..engines import LOCAL
 from ..engines.numpy import NumpyOps
 from ..layers.combine import Combinator
 from ..optimizers import NAMED as OPTIMIZERS
-from ..optimizers import get_optimizer
+from ..optimizers import Optimizer, get_optimizer
 from ..settings import Settings
 from ..training.callbacks import Callback
 from ..training.data import is_finite
@@ -73,6 +73,15 @@ class SparseRows:
         return self.matrix @ W
 
 
+class Like(NamedTuple):
+    """A fit among others that differ from it in numbers of their optimizer alone."""
+
+    common: Any  # all else it depends on, beside its rows
+    optimizer: Optimizer
+    epochs: int
+    steps: int  # in an epoch
+
+
 class NetworkEstimator(CallbackSupportMixin, BaseEstimator):
     """Base of all estimators: a fitted one holds a Network in ``network_``."""
 
@@ -107,6 +116,13 @@ class NetworkEstimator(CallbackSupportMixin, BaseEstimator):
             raise ValueError(f"{type(self).__name__} has no parameter {error.args[0]!r}. It has: {known}.") from None
         return self
 
+    def __sklearn_clone__(self) -> Any:
+        """As scikit-learn's; settings that nobody can change are not copied one by one: a search makes a clone for every fit."""
+        params = self.get_params(deep=False)
+        if vars(self).keys() == params.keys() and all(map(is_fixed, params.values())):
+            return type(self)(**params)
+        return super().__sklearn_clone__()
+
     @classmethod
     @functools.cache
     def _get_param_names(cls) -> list[str]:
@@ -123,6 +139,18 @@ class NetworkEstimator(CallbackSupportMixin, BaseEstimator):
                 VALID.clear()
             if given:
                 VALID.add(given)
+
+    # ---------------------------------------------------------------- one of many
+    def _like(self, rows: int) -> Like | None:
+        """What a fit on so many rows shares with others; None if it depends on what happens after an epoch, or on a drawn seed."""
+        return None
+
+    def _last_epoch(self, losses: np.ndarray) -> int | None:
+        """The epoch with which a fit with these losses would have ended by itself."""
+        return None
+
+    def _warn_of(self, stopped: str) -> None:
+        """Say so where a fit ended otherwise than it should."""
 
     # ---------------------------------------------------------------- rows in, outputs out
     def _learned_from(self, X: Any, y: Any, first: bool, **options: Any) -> tuple[Any, Any]:
@@ -153,7 +181,7 @@ class NetworkEstimator(CallbackSupportMixin, BaseEstimator):
         rows, network = self._rows(X), self.network_
         if rows.dtype != network.dtype:
             rows = Cast(rows, network.dtype)
-        return network.outputs(rows, network.params, size=BLOCK)
+        return network.outputs(rows, size=BLOCK)
 
     def _probabilities(self, X: Any) -> np.ndarray:
         outputs = self._outputs(X)
@@ -319,6 +347,11 @@ def told(estimator: Any, X: Any, y: Any, epochs: int) -> list[Callback]:
     above = getattr(estimator, "_parent_callback_ctx", None)
     anyone = getattr(estimator, "_skl_callbacks", None) or getattr(above, "_callbacks", None)
     return [Told(estimator, X, y, epochs)] if anyone else []
+
+
+def is_fixed(value: Any) -> bool:
+    """Whether nobody can change this value."""
+    return value is None or type(value) in (bool, int, float, str) or (type(value) is tuple and all(map(is_fixed, value)))
 
 
 def keep(estimator: Any, given: dict[str, Any]) -> None:

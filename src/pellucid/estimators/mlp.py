@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import functools
+import marshal
+import math
 import warnings
 from itertools import pairwise
 from numbers import Integral, Real
@@ -30,11 +32,12 @@ from ..training.data import row_weights
 from ..training.finite import NonFiniteError
 from ..training.loop import Job, train
 from ..training.step import Batch
-from .base import OPS, Classifier, NetworkEstimator, SparseRows, binarizer_of, keep, plain_labels, told, with_callbacks
-from .path import MLPLBFGS, MLPSGD, Books, Draws, Held, MLPAdam, Order
+from .base import OPS, Classifier, Like, NetworkEstimator, SparseRows, binarizer_of, keep, plain_labels, told, with_callbacks
+from .path import MLPLBFGS, MLPSGD, Books, Draws, Held, MLPAdam, Order, counted
 
 __all__ = ["MLPClassifier", "MLPRegressor"]
 
+NUMBERS = "learning_rate_init", "alpha", "beta_1", "beta_2", "epsilon", "momentum"  # of the optimizer, and nothing else
 ACTIVATIONS: dict[str, Layer] = {"identity": Identity(), "logistic": Sigmoid(), "tanh": Tanh(), "relu": ReLU()}
 
 PARAMETERS = """
@@ -173,14 +176,18 @@ class BaseMLP(NetworkEstimator):
             self.loss_ = history["loss"][-1] if len(history) else self._objective(job)
         if self.early_stopping and self.solver != "lbfgs" and self._best_params is not None:
             self.network_.params = self._best_params
-        if history.stopped.startswith("interrupted"):
-            warnings.warn("Training interrupted by user.", stacklevel=4)
-        elif not incremental and (history.stopped.startswith("given up") or history.stopped == "all epochs done"):
+        if not incremental or history.stopped.startswith("interrupted"):
+            self._warn_of(history.stopped)
+
+    def _warn_of(self, stopped: str) -> None:
+        if stopped.startswith("interrupted"):
+            warnings.warn("Training interrupted by user.", stacklevel=5)
+        elif stopped.startswith("given up") or stopped == "all epochs done":
             text = f"Stochastic Optimizer: Maximum iterations ({self.max_iter}) reached and the optimization hasn't converged yet."
             if self.solver == "lbfgs":
-                why = history.stopped.removeprefix("given up: ")
+                why = stopped.removeprefix("given up: ")
                 text = f"lbfgs failed to converge after {self.n_iter_} iteration(s): {why}. Increase max_iter, or scale the data."
-            warnings.warn(text, ConvergenceWarning, stacklevel=4)
+            warnings.warn(text, ConvergenceWarning, stacklevel=5)
 
     def _objective(self, job: Job) -> float:
         """Loss and penalty now."""
@@ -230,6 +237,27 @@ class BaseMLP(NetworkEstimator):
             rate = books.rate if self.learning_rate == "constant" else Held(books)
             return MLPSGD(rate, momentum=self.momentum, nesterov=self.nesterovs_momentum, **alpha)
         return MLPAdam(books.rate, beta1=self.beta_1, beta2=self.beta_2, epsilon=self.epsilon, **alpha)
+
+    def _like(self, rows: int) -> Like | None:
+        self._validate_params()
+        params = self.get_params(deep=False)
+        more = (params.pop(name, None) for name in ("early_stopping", "warm_start", "class_weight", "callbacks", "verbose", "progress"))
+        if any(more) or self.solver == "lbfgs" or (self.solver == "sgd" and self.learning_rate != "constant"):
+            return None
+        whole = isinstance(self.batch_size, str) or self.batch_size <= rows
+        if not whole or not isinstance(self.random_state, Integral) or rows >= 2**24:  # float32 counts no further
+            return None
+        optimizer = self._optimizer_of(Books(self, rows, float(self.learning_rate_init)), float(rows))
+        common = marshal.dumps({name: value for name, value in params.items() if name not in NUMBERS}, 2), optimizer.kind()
+        return Like(common, optimizer, self.max_iter, math.ceil(rows / self._batch_size(rows)))
+
+    def _last_epoch(self, losses: np.ndarray) -> int | None:
+        count, best = 0, np.inf
+        for epoch, now in enumerate(losses, 1):
+            count, best = counted(count, best, now, self.tol)
+            if count > self.n_iter_no_change:
+                return epoch
+        return None
 
     def _batch_size(self, rows: int) -> int:
         if isinstance(self.batch_size, str):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import warnings
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -15,10 +17,10 @@ from ..layers import Chain, Flatten, Layer, Linear, ReLU, Sigmoid, Softmax
 from ..layers.base import require_layer
 from ..losses import BinaryCrossEntropy, Brier, CrossEntropy, Loss, SigmoidCrossEntropy, SoftmaxCrossEntropy, SquaredError, get_loss
 from ..network import Network, last_layer
-from ..optimizers import get_optimizer
+from ..optimizers import LBFGS, get_optimizer
 from ..training.callbacks import as_callbacks
 from ..training.data import check_finite
-from .base import OPS, Classifier, NetworkEstimator, binarizer_of, keep, plain_labels, plain_rows, told, with_callbacks
+from .base import OPS, Classifier, Like, NetworkEstimator, binarizer_of, keep, plain_labels, plain_rows, told, with_callbacks
 
 __all__ = ["NetworkClassifier", "NetworkRegressor"]
 
@@ -89,7 +91,7 @@ class BaseNetworkEstimator(NetworkEstimator):
             x,
             self._numbers(y),
             epochs=self.epochs,
-            batch_size=min(200, len(x)) if self.batch_size == "auto" else self.batch_size,
+            batch_size=self._batch_size(len(x)),
             optimizer=get_optimizer(self.optimizer),
             engine=self.engine,
             validation=validation,
@@ -101,6 +103,20 @@ class BaseNetworkEstimator(NetworkEstimator):
         )
         self.n_iter_, self.loss_curve_ = len(self.history_), self.history_["loss"]
         return self
+
+    def _like(self, rows: int) -> Like | None:
+        optimizer, size = get_optimizer(self.optimizer), self._batch_size(rows)
+        more = self.validation, self.class_weight, self.callbacks, self.progress, self.warm_start
+        if any(more) or not (self.early_stopping is None or self.early_stopping is False) or isinstance(optimizer, LBFGS):
+            return None
+        if not isinstance(self.random_state, Integral) or type(optimizer.learning_rate) is not float:
+            return None
+        common = self.net, self.head, self.loss, optimizer.kind(), self.epochs, size, self.engine, self.random_state, self.dtype
+        common = *common, *map(type, common)  # True is no number of epochs
+        return Like(common, optimizer, int(self.epochs), math.ceil(rows / min(size, rows)))
+
+    def _batch_size(self, rows: int) -> int:
+        return min(200, rows) if self.batch_size == "auto" else self.batch_size
 
     # ---------------------------------------------------------------- rows
     def _inputs(self, X: Any, reset: bool) -> Any:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from sklearn.utils import check_random_state
 
+from ..engines import LOCAL
 from ..optimizers import LBFGS, SGD, Adam, Optimizer
 from ..schedules import Schedule
 from ..training.callbacks import Callback
@@ -188,9 +189,7 @@ class Books(Callback):
             if now > best:
                 e.best_validation_score_, e._best_params = now, run.params
         else:
-            now, best = e.loss_, e.best_loss_
-            e._no_improvement_count = e._no_improvement_count + 1 if now > best - e.tol else 0
-            e.best_loss_ = min(now, best)
+            e._no_improvement_count, e.best_loss_ = counted(e._no_improvement_count, e.best_loss_, e.loss_, e.tol)
 
     def stop_or_slow_down(self, run: Any) -> None:
         e = self.estimator
@@ -208,5 +207,12 @@ class Books(Callback):
 
     def fit_end(self, run: Any) -> None:
         """Keep the optimizer's memory: partial_fit goes on from it."""
+        if not LOCAL.kept:
+            return
         get, state = run.engine.get, run.state
         self.estimator._memory = (get(state.slots), int(get(state.step))), self.rate
+
+
+def counted(count: int, best: float, now: float, tol: float) -> tuple[int, float]:
+    """Epochs without an improvement of at least tol, and the best loss, after one more."""
+    return count + 1 if now > best - tol else 0, min(now, best)

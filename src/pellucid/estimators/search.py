@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from concurrent.futures import Future, ThreadPoolExecutor
 from numbers import Integral
 from typing import Any
 
 import numpy as np
 from joblib import effective_n_jobs, parallel_config
-from joblib.parallel import ParallelBackendBase
+from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, RandomizedSearchCV
 from sklearn.model_selection._search import BaseSearchCV
 from sklearn.utils._param_validation import Interval, StrOptions
 
+from ..engines import LOCAL
 from ..engines.numpy import one_blas_thread
-from ..engines.together import Meeting
 from ..population import AT_ONCE, bar_of_fits, is_batched
 from ..settings import is_ours
-from ..training.data import frozen
 from .base import NetworkEstimator, keep
+from .fits import Refit, SharedRows, Threads
 
 __all__ = ["PopulationSearchCV"]
 
@@ -108,11 +107,14 @@ class PopulationSearchCV(BaseSearchCV):
         """Try all candidates on all folds, then fit the best one on all rows, as scikit-learn's searches do."""
         if (self.param_grid is None) == (self.param_distributions is None):
             raise ValueError("PopulationSearchCV needs param_grid= (all combinations) or param_distributions= (n_iter draws), one of them.")
-        batched = is_batched(self.how)
-        least = 0 if leaves_rows_alone(self.estimator, self.scoring) else SHARED
-        X, y = (a.view(SharedRows) if type(a) is np.ndarray and a.nbytes > least else a for a in (X, y))
-        self._threads = Threads(AT_ONCE if batched else effective_n_jobs(self.n_jobs or -1), batched)
+        batched, around = is_batched(self.how), LOCAL.wrap
+        plain = leaves_rows_alone(self.estimator, self.scoring)
+        least = 0 if plain else SHARED
+        X, y = (SharedRows(a) if type(a) is np.ndarray and a.nbytes > least else a for a in (X, y))
         self._shared = [a for a in (X, y) if isinstance(a, SharedRows)]
+        watched = params or self.verbose > 1 or any(getattr(one, "_skl_callbacks", None) for one in (self, self.estimator))
+        alike = plain and len(self._shared) == 2 and not watched
+        self._threads = Threads(AT_ONCE if batched else effective_n_jobs(self.n_jobs or -1), batched, alike, self._shared)
         try:
             # scikit-learn sets the warnings' filters in every thread, and the last one to end may leave them as another had them
             with contextlib.ExitStack() as self._searching, warnings.catch_warnings():
@@ -120,6 +122,7 @@ class PopulationSearchCV(BaseSearchCV):
                 self._searching.enter_context(parallel_config(backend=self._threads))
                 return super().fit(X, y, **params)
         finally:
+            LOCAL.wrap = around
             del self._threads, self._shared, self._searching
 
     def _run_search(self, evaluate_candidates: Any, *, callback_ctx: Any = None) -> None:
@@ -128,9 +131,12 @@ class PopulationSearchCV(BaseSearchCV):
             for rows in self._shared:
                 rows.cut = {}
             try:
-                with bar_of_fits(self.progress, len(candidates) * self.n_splits_) as advance:
-                    self._threads.meet(len(candidates) * self.n_splits_, advance)
-                    return evaluate_candidates(candidates, **options)
+                fits, refits = len(candidates) * self.n_splits_, self._foreseen(candidates)
+                with bar_of_fits(self.progress, fits + bool(refits)) as advance:
+                    self._threads.meet(fits, refits, advance)
+                    found = evaluate_candidates(candidates, **options)
+                    self._threads.meeting.foreseen = [request for refit in refits if (request := refit.request or refit.guests.request)]
+                    return found
             finally:
                 for rows in self._shared:
                     rows.cut = None
@@ -138,64 +144,20 @@ class PopulationSearchCV(BaseSearchCV):
         search = GridSearchCV if self.param_distributions is None else RandomizedSearchCV
         search._run_search(self, evaluate, **({} if callback_ctx is None else {"callback_ctx": callback_ctx}))
         self._searching.close()  # the refit has all cores to itself, and what it runs in parallel is no fit of the search
+        if self._threads.meeting.foreseen:
+            LOCAL.wrap = self._threads.meeting.recall
+
+    def _foreseen(self, candidates: list[dict[str, Any]]) -> list[Refit]:
+        """The refit of every candidate, where all can be trained beside each other: on a GPU that is faster than one, later."""
+        if not (self.refit and self._threads.alike) or LOCAL.wrap or len(candidates) * (self.n_splits_ + 1) > AT_ONCE:
+            return []
+        among = [shared.whole for shared in self._shared], len(candidates), 1 - 1 / self.n_splits_, self._threads.start
+        refits = [Refit(clone(self.estimator), settings, *among) for settings in candidates]
+        return refits if refits[0].like and all(refit.like == refits[0].like for refit in refits) else []
 
 
 def leaves_rows_alone(estimator: Any, scoring: Any) -> bool:
     """Whether it is known that nobody writes into the rows of a fold: nothing of a user's own sees them."""
     ours = isinstance(estimator, NetworkEstimator) and is_ours(estimator)
-    return ours and not estimator.callbacks and isinstance(scoring, str | None)
-
-
-class SharedRows(np.ndarray):
-    """Rows of which every candidate gets the same parts: each is cut once, and nobody may write into it."""
-
-    cut: dict[int, tuple[Any, np.ndarray]] | None = None  # while candidates are tried
-
-    def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
-        return array[()] if return_scalar else array  # what is computed from them is an array as any other
-
-    def __getitem__(self, key: Any) -> Any:
-        rows = np.asarray(self)
-        if self.cut is None or not (isinstance(key, tuple) and len(key) == 2 and isinstance(key[0], np.ndarray) and key[1] is Ellipsis):
-            return rows[key]
-        if id(key[0]) not in self.cut:  # the row numbers are kept, so that no others get their id
-            self.cut.setdefault(id(key[0]), (key[0], frozen(rows[key])))
-        return self.cut[id(key[0])][1]
-
-
-class Threads(ParallelBackendBase):
-    """joblib's work on threads, each fit a member of a meeting."""
-
-    supports_retrieve_callback = True
-    supports_sharedmem = True
-    uses_threads = True
-
-    def __init__(self, at_once: int, batched: bool) -> None:
-        super().__init__(nesting_level=0)
-        self.at_once, self.batched = at_once, batched
-
-    def meet(self, fits: int, advance: Any) -> None:
-        """Expect so many fits."""
-        self.meeting = Meeting(fits, self.at_once, self.batched, advance)
-        self.pool = ThreadPoolExecutor(self.meeting.threads)
-
-    def effective_n_jobs(self, n_jobs: Any) -> int:
-        return self.at_once
-
-    def submit(self, func: Any, callback: Any = None) -> Future:
-        future = self.pool.submit(self.meeting.member, func)
-        future.add_done_callback(callback)
-        return future
-
-    apply_async = submit  # its name in joblib before 1.5
-
-    def retrieve_result_callback(self, out: Future) -> Any:
-        return out.result()
-
-    def abort_everything(self, ensure_ready: bool = True) -> None:
-        self.meeting.stop()
-        self.pool.shutdown(wait=True, cancel_futures=True)
-
-    def terminate(self) -> None:
-        if hasattr(self, "pool"):
-            self.pool.shutdown()
+    names = scoring.values() if isinstance(scoring, dict) else scoring if isinstance(scoring, list | tuple | set) else [scoring]
+    return ours and not estimator.callbacks and all(isinstance(name, str | None) for name in names)

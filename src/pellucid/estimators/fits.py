@@ -1,0 +1,287 @@
+"""The fits of a search: which of them need to run, and on what."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from joblib.parallel import ParallelBackendBase
+from sklearn.base import clone
+from sklearn.model_selection._validation import _score
+
+from ..engines import LOCAL
+from ..engines.choose import predict_work
+from ..engines.together import Guest, Guests, Meeting, Request, outputs_of
+from ..network import Network
+from ..training.data import frozen
+from .base import is_fixed
+
+__all__ = ["Refit", "SharedRows", "Threads"]
+
+
+class SharedRows(np.ndarray):
+    """Rows of which every candidate gets the same parts: each is cut once, and nobody may write into it."""
+
+    whole: np.ndarray  # as any other array
+    cut: dict[int, tuple[Any, np.ndarray]] | None = None  # while candidates are tried
+
+    def __new__(cls, rows: np.ndarray) -> SharedRows:
+        made = rows.view(cls)
+        made.whole = rows
+        return made
+
+    def origin(self, array: Any) -> tuple[np.ndarray, np.ndarray] | None:
+        """All rows, and the numbers of those that are in the array, if it was cut here or is all of them."""
+        if isinstance(array, np.ndarray) and array.__array_interface__ == self.__array_interface__:
+            return self.whole, np.arange(len(self))
+        cut = next((rows for rows, part in list((self.cut or {}).values()) if part is array), None)  # others may be cutting
+        return None if cut is None or cut.dtype.kind not in "iu" else (self.whole, cut % len(self))  # negative numbers count from the end
+
+    def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
+        return array[()] if return_scalar else array  # what is computed from them is an array as any other
+
+    def __getitem__(self, key: Any) -> Any:
+        rows = np.asarray(self)
+        if self.cut is None or not (isinstance(key, tuple) and len(key) == 2 and isinstance(key[0], np.ndarray) and key[1] is Ellipsis):
+            return rows[key]
+        if id(key[0]) not in self.cut:  # the row numbers are kept, so that no others get their id
+            self.cut.setdefault(id(key[0]), (key[0], frozen(rows[key])))
+        return self.cut[id(key[0])][1]
+
+
+class Fit(Guest):
+    """A fit of a search as joblib hands it over: a call of scikit-learn's function that fits and scores.
+
+    `like` is what it has in common with those whose guest it can be, None if it can be nobody's.
+    """
+
+    like: Any = None
+    outputs: Any = ()  # of guests, for some rows: rows, and what waits for them
+
+    def __init__(self, call: Any, start: Callable[[Any], Any]) -> None:
+        self.call, self.start, self.future, self.guests = call, start, Future[Any](), Beside(self)
+        with contextlib.suppress(ValueError, KeyError):  # another call than we know
+            [(_, (self.estimator, *self.data), self.options)] = call.items
+            self.rows = [self.options[name] for name in ("train", "test")]
+            if all(isinstance(rows, np.ndarray) and rows.dtype.kind in "iu" for rows in self.rows):
+                self.compare(self.options["parameters"], *self.rows)
+
+    def compare(self, settings: dict[str, Any], *rows: Any) -> None:
+        """Find what the estimator with these settings has in common with others that learn from these rows."""
+        with contextlib.suppress(Exception):  # the fit itself will say what is wrong
+            settings = settings if all(map(is_fixed, settings.values())) else clone(settings, safe=False)
+            self.candidate = copy.copy(self.estimator).set_params(**settings)
+            found = self.candidate._like(len(rows[0]))
+            if found is not None:
+                like = (*map(id, rows), type(self.estimator), found.common)
+                hash(like)
+                self.like, self.epochs = like, found.epochs
+                super().__init__(found.optimizer, found.epochs * found.steps)
+
+    def leave(self) -> None:
+        self.start(self)
+
+    def run(self, meeting: Meeting) -> Any:
+        """Fit and score; then score those that were trained beside it."""
+        LOCAL.kept, self.origin = False, meeting.origin
+        try:
+            found = self.call()
+        finally:
+            del LOCAL.kept
+        trained, known = self.trained(), [(x, wait()) for x, wait in self.outputs]
+        self.outputs, self.guests.request = (), None  # the device has room for others
+        for i, guest in enumerate(trained):
+            result, guest.request = guest.request.result, None
+            try:
+                guest.end(*result[1:])
+                guest.score(self, Told(self.estimator.network_, result[0].params, [(x, y[i]) for x, y in known]), found[0])
+            except Exception:  # its own fit will end otherwise, or raise this
+                meeting.back(guest)
+            else:
+                meeting.ended()
+        return found
+
+    def trained(self) -> list[Any]:
+        """Guests that were."""
+        return [guest for guest in self.guests if guest.request]
+
+    def foretell(self) -> None:
+        """Let the device compute what guests give for the rows that they are scored on; this fit goes on meanwhile."""
+        requests, dtype = [guest.request for guest in self.trained()], self.estimator.network_.dtype
+        names = ("test_scores", "train_scores")[: 1 + self.options["return_train_score"]]
+        self.parts = {name: [a[rows, ...] for a in self.data] for name, rows in zip(names, reversed(self.rows), strict=False)}
+        if requests:
+            several = [x for x, _ in self.parts.values() if x.dtype == dtype and len(x)]
+            self.outputs = [(x, outputs_of(requests, x, self.origin(x))) for x in several]
+
+    def end(self, sums: np.ndarray, finite: bool) -> None:
+        """Say what its own fit would say at its end; raise if that would have been another one."""
+        totals = sums[: self.steps].astype(np.float64).reshape(self.epochs, -1, sums.shape[1]).sum(1)
+        last = self.candidate._last_epoch(totals[:, 1] / totals[:, 0])
+        if not finite or last not in (None, self.epochs):
+            raise ArithmeticError
+        if last is None:
+            self.candidate._warn_of("all epochs done")
+
+    def score(self, host: Fit, network: Network, found: dict[str, Any]) -> None:
+        """Score the network that was trained beside the host as that one was scored."""
+        fitted, began = copy.copy(host.estimator), time.time()
+        fitted.network_ = network
+        scorer, error_score = self.options["scorer"], self.options["error_score"]
+        scores = {name: _score(fitted, *part, scorer, {}, error_score) for name, part in host.parts.items()}
+        self.future.set_result([{**found, "fit_error": None, **scores, "score_time": time.time() - began}])
+
+
+class Beside(Guests):
+    """The guests of a fit of a search."""
+
+    def __init__(self, host: Fit) -> None:
+        super().__init__()
+        self.host = host
+
+    def trained(self) -> None:
+        self.host.foretell()
+
+
+class Told(Network):
+    """A network like another, with weights of its own, of which it is known already what it gives for some rows."""
+
+    def __init__(self, like: Network, part: Any, known: list[tuple[np.ndarray, np.ndarray]]) -> None:
+        self.__dict__ |= like.__dict__
+        del self.params
+        self.part, self.known = part, known
+
+    @functools.cached_property
+    def params(self) -> Any:
+        return self.part.get()
+
+    def outputs(self, x: np.ndarray, params: Any = None, lengths: Any = None, size: int = 8192) -> np.ndarray:
+        for rows, found in self.known:
+            if rows is x:
+                return found
+        return super().outputs(x, params, lengths, size)
+
+
+class Refit(Fit):
+    """A fit on all rows that will be asked for if its candidate is the best one; it is trained beside others, or not at all."""
+
+    optional = True
+
+    def __init__(self, estimator: Any, settings: dict[str, Any], data: list[Any], refits: int, part: float, start: Callable[[Any], Any]):
+        self.estimator, self.data, self.start, self.future = estimator, data, start, Future()
+        self.compare(settings, *data)
+        self.guests = Refits(self, refits, part)
+
+    def run(self, meeting: Meeting) -> None:
+        LOCAL.kept = False
+        with contextlib.suppress(Exception):  # it is raised where the fit is asked for
+            self.candidate.fit(*self.data)
+        del LOCAL.kept
+
+
+class Refits(Guests):
+    """So many refits, the host among them, beside fits of which each has only `part` of their rows."""
+
+    together = True
+
+    def __init__(self, host: Refit, refits: int, part: float) -> None:
+        super().__init__()
+        self.host, self.refits, self.part = host, refits, part
+
+    def want(self, request: Request, fits: int) -> bool:
+        """Whether training them all among so many fits is predicted to take less time than the refit of the best one, later."""
+        (net, *_), params, rows = request.static, request.state.params, request.plan.rows.shape[1]
+        step = {n: predict_work(net, params, n * rows, request.data).jax for n in (fits, fits - self.refits, 1)}
+        return request.plan.count == self.host.steps and step[fits] <= self.part * step[fits - self.refits] + step[1]
+
+
+class Threads(ParallelBackendBase):
+    """joblib's work on threads, each fit a member of a meeting; with `alike`, some are guests of others."""
+
+    supports_retrieve_callback = True
+    supports_sharedmem = True
+    uses_threads = True
+
+    def __init__(self, at_once: int, batched: bool, alike: bool, shared: list[SharedRows]) -> None:
+        super().__init__(nesting_level=0)
+        self.at_once, self.batched, self.alike, self.shared = at_once, batched, batched and alike, shared
+        self.lock = threading.Lock()
+
+    def meet(self, fits: int, refits: list[Refit], advance: Any) -> None:
+        """Expect so many fits, beside those refits."""
+        self.meeting = Meeting(fits + len(refits), self.at_once, self.batched, advance)
+        self.meeting.origin = self.origin
+        self.pool, self.hosts = ThreadPoolExecutor(self.meeting.threads), dict[Any, Fit]()
+        self.asked_for, self.ended = fits, threading.Event()
+        if refits:
+            refits[0].guests += refits[1:]
+            self.start(refits[0])
+
+    def origin(self, array: Any) -> tuple[np.ndarray, np.ndarray] | None:
+        """Which rows of which array these are, if they were cut from one that candidates share."""
+        return next((found for shared in self.shared if (found := shared.origin(array))), None)
+
+    def effective_n_jobs(self, n_jobs: Any) -> int:
+        return self.at_once
+
+    def submit(self, func: Any, callback: Any = None) -> Future:
+        if self.alike:
+            fit = Fit(func, self.start)
+            future = fit.future
+            self.place(fit)
+        else:
+            future = self.pool.submit(self.meeting.member, func)
+        future.add_done_callback(callback)
+        future.add_done_callback(self.count)
+        return future
+
+    apply_async = submit  # its name in joblib before 1.5
+
+    def place(self, fit: Fit) -> None:
+        """Make a fit another one's guest, or start it."""
+        host = self.hosts.get(fit.like)
+        if host is None or not self.meeting.welcome(host.guests, fit):
+            if fit.like:
+                self.hosts[fit.like] = fit
+            self.start(fit)
+
+    def start(self, fit: Fit) -> None:
+        self.pool.submit(self.run, fit)
+
+    def run(self, fit: Fit) -> None:
+        try:
+            fit.future.set_result(self.meeting.member(functools.partial(fit.run, self.meeting), fit.guests))
+        except BaseException as error:
+            fit.future.set_exception(error)
+
+    def count(self, future: Future) -> None:
+        """One more has ended."""
+        with self.lock:
+            self.asked_for -= 1
+            if self.asked_for == 0 or future.cancelled() or future.exception():
+                self.ended.set()
+
+    @contextlib.contextmanager
+    def retrieval_context(self) -> Iterator[None]:
+        """Wait for all, or one that fails: joblib would look for them a hundred times a second."""
+        self.ended.wait()
+        yield
+
+    def retrieve_result_callback(self, out: Future) -> Any:
+        return out.result()
+
+    def abort_everything(self, ensure_ready: bool = True) -> None:
+        self.meeting.stop()
+        self.pool.shutdown(wait=True, cancel_futures=True)
+
+    def terminate(self) -> None:
+        if hasattr(self, "pool"):
+            self.meeting.stop()  # refits may wait for fits that will not come
+            self.pool.shutdown()
