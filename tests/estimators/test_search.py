@@ -323,6 +323,16 @@ def test_guests_of_a_program_that_fails_get_fits_of_their_own(monkeypatch):
     assert mine.cv_results_["mean_test_score"][0] == -1
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_outputs_that_the_device_cannot_compute_are_computed_on_the_host(late, monkeypatch, runs):
+    full = MemoryError("the device is full")
+    monkeypatch.setattr(fits, "outputs_of", lambda *args: (lambda: raise_(full)) if late else raise_(full))
+    theirs = GridSearchCV(MLP, {"alpha": [0.1, 1.0]}, cv=3, return_train_score=True).fit(X, Y)
+    mine = pc.PopulationSearchCV(MLP, {"alpha": [0.1, 1.0]}, cv=3, return_train_score=True, how="batched").fit(X, Y)
+    assert_same_results(mine, theirs, False)
+    assert [len(guests) for guests in runs] == [1] * 4
+
+
 def raise_(error):
     raise error
 

@@ -95,7 +95,9 @@ class Fit(Guest):
             found = self.call()
         finally:
             del LOCAL.kept
-        trained, known = self.trained(), [(x, wait()) for x, wait in self.outputs]
+        trained, known = self.trained(), list[tuple[np.ndarray, np.ndarray]]()
+        with contextlib.suppress(Exception):  # where the device is full, NumPy computes them
+            known = [(x, wait()) for x, wait in self.outputs]
         self.outputs, self.guests.request = (), None  # the device has room for others
         for i, guest in enumerate(trained):
             result, guest.request = guest.request.result, None
@@ -117,8 +119,8 @@ class Fit(Guest):
         requests, dtype = [guest.request for guest in self.trained()], self.estimator.network_.dtype
         names = ("test_scores", "train_scores")[: 1 + self.options["return_train_score"]]
         self.parts = {name: [a[rows, ...] for a in self.data] for name, rows in zip(names, reversed(self.rows), strict=False)}
-        if requests:
-            several = [x for x, _ in self.parts.values() if x.dtype == dtype and len(x)]
+        several = [x for x, _ in self.parts.values() if requests and x.dtype == dtype and len(x)]
+        with contextlib.suppress(Exception):
             self.outputs = [(x, outputs_of(requests, x, self.origin(x))) for x in several]
 
     def end(self, sums: np.ndarray, finite: bool) -> None:
