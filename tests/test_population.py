@@ -158,6 +158,7 @@ def test_all_fits_run_even_if_they_are_more_than_run_at_once(how, monkeypatch):
 @HOW
 def test_ctrl_c_ends_all_members_and_keeps_their_weights(how):
     """The main thread is interrupted while it waits; members end before their next chunk."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may have it ignored
     population = pc.Population(NET, (4,), "softmax_cross_entropy", seed=range(3), dtype="float64")
     main = threading.main_thread().ident
 
@@ -165,7 +166,10 @@ def test_ctrl_c_ends_all_members_and_keeps_their_weights(how):
         if run.model.seed == 0 and run.epoch == 5:
             signal.pthread_kill(main, signal.SIGINT)
 
-    population.fit(X, Y, how=how, engine="jax", epochs=10_000, threads=3, callbacks=interrupt)
+    try:
+        population.fit(X, Y, how=how, engine="jax", epochs=10_000, threads=3, callbacks=interrupt)
+    finally:
+        signal.signal(signal.SIGINT, before)
     for network in population:
         assert len(network.history) < 10_000
         assert network.history.stopped == "interrupted by Ctrl-C"
