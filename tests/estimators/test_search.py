@@ -382,6 +382,16 @@ def test_guests_warn_of_what_their_own_fits_would(epochs, first):
     assert_same_results(mine, theirs, False)
 
 
+def test_a_guest_that_ends_by_itself_with_its_last_epoch_has_nothing_to_warn_of(runs):
+    model = clone(MLP).set_params(max_iter=9, tol=0.01, n_iter_no_change=3)
+    options = {"cv": [(np.arange(150), np.arange(150))], "refit": False, "how": "batched"}
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        pc.PopulationSearchCV(model, {"learning_rate_init": [0.02, 0.020001]}, **options).fit(X, Y)
+    assert not [warning for warning in said if warning.category is ConvergenceWarning]
+    assert [len(guests) for guests in runs] == [1]
+
+
 def test_a_refit_that_would_run_on_numpy_is_not_foreseen(monkeypatch):
     trained, train = [], numpy_engine.train
     monkeypatch.setattr(numpy_engine, "train", lambda *args: trained.append((id(args[4]), len(args[4].x))) or train(*args))

@@ -95,7 +95,7 @@ class Fit(Guest):
             found = self.call()
         finally:
             del LOCAL.kept
-        trained, known = self.trained(), list[tuple[np.ndarray, np.ndarray]]()
+        trained, known = self.seated(), list[tuple[np.ndarray, np.ndarray]]()
         with contextlib.suppress(Exception):  # where the device is full, NumPy computes them
             known = [(x, wait()) for x, wait in self.outputs]
         self.outputs, self.guests.request = (), None  # the device has room for others
@@ -110,13 +110,13 @@ class Fit(Guest):
                 meeting.ended()
         return found
 
-    def trained(self) -> list[Any]:
-        """Guests that were."""
+    def seated(self) -> list[Any]:
+        """Guests that were trained beside it."""
         return [guest for guest in self.guests if guest.request]
 
     def foretell(self) -> None:
         """Let the device compute what guests give for the rows that they are scored on; this fit goes on meanwhile."""
-        requests, dtype = [guest.request for guest in self.trained()], self.estimator.network_.dtype
+        requests, dtype = [guest.request for guest in self.seated()], self.estimator.network_.dtype
         names = ("test_scores", "train_scores")[: 1 + self.options["return_train_score"]]
         self.parts = {name: [a[rows, ...] for a in self.data] for name, rows in zip(names, reversed(self.rows), strict=False)}
         several = [x for x, _ in self.parts.values() if requests and x.dtype == dtype and len(x)]

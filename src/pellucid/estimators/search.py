@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
+from concurrent.futures import wait
 from numbers import Integral
 from typing import Any
 
@@ -135,6 +136,7 @@ class PopulationSearchCV(BaseSearchCV):
                 with bar_of_fits(self.progress, fits + bool(refits)) as advance:
                     self._threads.meet(fits, refits, advance)
                     found = evaluate_candidates(candidates, **options)
+                    wait([refit.future for refit in refits[:1]])  # the host of the others
                     self._threads.meeting.foreseen = [request for refit in refits if (request := refit.request or refit.guests.request)]
                     return found
             finally:
