@@ -186,10 +186,17 @@ def get(tree: Any) -> Any:
     return apart(jax.tree.map(np.array, tree if on_cpu() else jax.device_get(tree)))
 
 
-def stack(net: Any, optimizer: Any, state: Any, data: Batch, size: int) -> Any:
-    """The state as `train` takes it for batches of `size` rows: long runs of equal blocks are stacked (see stack.py)."""
+def stack(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, size: int) -> Any:
+    """The state as `train` takes it for batches of `size` rows of the data: long runs of equal blocks are stacked (see stack.py)."""
+    if rows_of_part(net, loss, optimizer, state.params, data, size):
+        return state  # parts side by side gain more
     batch = jax.tree.map(lambda a: jax.ShapeDtypeStruct((size, *a.shape[1:]), a.dtype), data)
-    return stacks.stack(JaxOps, net, optimizer, state, batch)
+    return stacks.stack(JaxOps, net, optimizer, state, batch, math.ceil(len(data.weight) / size))
+
+
+def rows_of_part(net: Any, loss: Any, optimizer: Any, params: Any, data: Batch, size: int) -> int:
+    """How many rows of a batch of `size` go through the network at once, beside others; 0 where all do."""
+    return jax_parts.rows_of_part(net, loss, optimizer, params, data, size) if on_cpu() else 0
 
 
 def batch_of(data: Batch, plan: Any, i: Any, first: Any = 0, size: int | None = None, known: Batch | None = None) -> Batch:
@@ -219,8 +226,7 @@ def known_before(data: Batch, plan: Any) -> Batch | None:
 
 def train(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: Any) -> tuple[Any, Any, Any]:
     """Run the plan's training steps; returns the new state, one row of sums per step, and whether all is finite."""
-    cut = on_cpu() and not is_stacked(state.params)
-    rows = jax_parts.rows_of_part(net, loss, optimizer, state.params, data, plan.rows.shape[1]) if cut else 0
+    rows = 0 if is_stacked(state.params) else rows_of_part(net, loss, optimizer, state.params, data, plan.rows.shape[1])
     if not rows:
         return chunk(net, loss, optimizer, state, data, plan)
     if is_recurrent(net):

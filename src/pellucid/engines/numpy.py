@@ -104,7 +104,7 @@ def room() -> float:
     return np.inf
 
 
-def stack(net: Any, optimizer: Any, state: Any, data: Batch, size: int) -> Any:
+def stack(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, size: int) -> Any:
     """The state as `train` takes it: as it is."""
     return state
 

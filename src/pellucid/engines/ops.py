@@ -39,6 +39,7 @@ class Ops:
     xp: Any
     remembers: bool = True  # whether somebody may go back through this pass, or look at it
     first: Any = None  # where these rows are a part of a mini-batch: the place of the first
+    places: Any = None  # in a stack of equal blocks: of a path, what it is in each of them, and the number of the one that is running
 
     def __init__(self, training: bool = False, seed: Any = 0, step: Any = 0, weight: Any = None, lengths: Any = None) -> None:
         self.training, self.seed, self.step, self.weight, self.lengths = training, seed, step, weight, lengths
@@ -97,7 +98,8 @@ class Ops:
             size *= n
         xp = self.xp
         seed, step = (xp.asarray(v).astype(xp.uint32).reshape(1) for v in (self.seed, self.step))
-        place = xp.full((1,), zlib.crc32(repr(self.path[1:]).encode()), dtype=xp.uint32)
+        paths, running = self.places(self.path) if self.places else ([self.path], 0)
+        place = xp.asarray([zlib.crc32(repr(path[1:]).encode()) for path in paths], dtype=xp.uint32)[running].reshape(1)
         positions = xp.arange(size, dtype=xp.uint32)
         if self.first is not None:
             positions = positions + xp.asarray(self.first * (size // shape[0])).astype(xp.uint32)

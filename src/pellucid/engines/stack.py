@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,13 +19,18 @@ from jax import ShapeDtypeStruct
 from ..layers.base import Layer
 from ..layers.combine import Chain, Concat, Product, Sum
 from ..optimizers import Optimizer
+from .choose import count
+from .jax_conv import on_cpu
 
 __all__ = ["apart", "is_stacked", "stack"]
 
 LEAST = 12  # blocks in a run
-# A scan copies parameters and activations in and out of the stack. With fewer arrays in a run, or larger ones, the blocks
-# one by one are faster in every step, which soon outweighs what they take longer to compile (docs/architecture.md).
-MANY, LARGE = 256, 128 * 128
+# A scan copies parameters and caches in and out of the stack. In seconds, measured (docs/architecture.md): what a layer takes to
+# compile, and how much longer a stacked step takes for each layer, parameter and number in a cache.
+CPU = {"compile": 0.013, "layer": 4e-6, "parameter": 2.5e-9, "cached": 0.7e-9}
+GPU = {"compile": 0.04, "layer": -1.5e-6, "parameter": 2.1e-11, "cached": 0.0}
+EPOCHS = 20  # of a usual fit: one that is continued, or repeated, must be decided alike
+MANY, LARGE = 256, 128 * 128  # on a CPU runs of so many arrays, none of them larger, are as fast in a stack
 COMBINATORS = Chain, Concat, Product, Sum
 
 
@@ -38,7 +44,27 @@ class Stack(Chain, init=False):
         super().__init__(*layers)
 
     def forward(self, ops, p, x):
-        y, caches = ops.scan(lambda x, p: Chain.forward(self, ops, p, x), x, p)
+        """What blocks keep, charge and draw, each does at its own place in the network."""
+        outer, (*parents, first) = (ops.kept, ops.charges, ops.penalty), ops.path
+        kept: list[Any] = []
+        charged: list[Any] = []
+
+        def places(path: list[Any]) -> list[Any]:
+            inner, *rest = path[len(parents) + 1 :]
+            return [[*parents, first + k * len(self.layers) + inner, *rest] for k in range(self.times)]
+
+        def block(x: Any, one: Any) -> Any:
+            running, p = one
+            ops.kept, ops.charges, ops.penalty, ops.places = {}, [], 0.0, lambda path: (places(path), running)
+            y, cache = Chain.forward(self, ops, p, x)
+            kept[:], charged[:] = ops.kept, (path for path, _ in ops.charges)
+            return y, (cache, list(ops.kept.values()), [(gradient, ops.penalty) for _, gradient in ops.charges])
+
+        y, (caches, values, charges) = ops.loop(block, x, (np.arange(self.times), p), reverse=False, by_rows=False)
+        ops.places, (ops.kept, ops.charges, ops.penalty) = None, outer
+        ops.kept.update(zip(kept, values, strict=True))
+        ops.charges.extend((path, gradient) for path, (gradient, _) in zip(charged, charges, strict=True))
+        ops.penalty += charges[0][1].sum() if charges else 0.0
         return y, (caches, y.dtype)
 
     def backward(self, ops, p, cache, dy, wrt_input=True):
@@ -65,10 +91,10 @@ class Stacked:
     net: Any
 
 
-def stack(Ops: Any, net: Layer, optimizer: Any, state: Any, batch: Any) -> Any:
-    """The state, stacked where a chain holds a long run of equal blocks; `batch` are the shapes of one."""
+def stack(Ops: Any, net: Layer, optimizer: Any, state: Any, batch: Any, steps: int) -> Any:
+    """The state, stacked where a chain holds a long run of equal blocks; `batch` are the shapes of one of an epoch's `steps`."""
     plain = optimizer.entrywise and type(optimizer).penalise is Optimizer.penalise  # others may look at whole arrays, or at places
-    if not plain or not repeats(net, state.params):
+    if not plain or not repeats(net, state.params, steps):
         return state
 
     @functools.cache
@@ -79,18 +105,19 @@ def stack(Ops: Any, net: Layer, optimizer: Any, state: Any, batch: Any) -> Any:
         return jax.eval_shape(run, jax.tree.unflatten(kind.tree, kind.shapes), x, batch.weight, batch.lengths)
 
     @functools.cache
-    def scanned(block: Any, x: Any) -> bool:
-        return can_scan(Ops, block, x, batch)
+    def stacks(block: Any, times: int, x: Any) -> bool:
+        cached = size_of_cache(Ops, block, x, batch)
+        return cached is not None and pays(block, times, steps, cached)
 
     def walk(net: Any, p: Any, x: Any) -> Any:
         if type(net) not in COMBINATORS:
             return net
         layers: list[Layer] = []
         kinds = kinds_of(net, p)
-        runs = runs_of(kinds) if type(net) is Chain else [(0, 0)] * len(kinds)
+        runs = runs_of(kinds, steps) if type(net) is Chain else [(0, 0)] * len(kinds)
         while (i := len(layers)) < len(kinds):
             width, times = runs[i]
-            if times and scanned(block := tuple(kinds[i : i + width]), x):
+            if times and stacks(block := tuple(kinds[i : i + width]), times, x):
                 layers += [Stack(*(kind.layer for kind in block), times=times), *[Gone()] * (times * width - 1)]
             else:
                 layers.append(walk(net.layers[i], p[i], x))
@@ -121,7 +148,7 @@ def kinds_of(net: Any, params: Any) -> list[Kind]:
     return kinds
 
 
-def runs_of(kinds: list[Kind]) -> list[tuple[int, int]]:
+def runs_of(kinds: list[Kind], steps: int) -> list[tuple[int, int]]:
     """For every layer: of how many layers is the block that, over and over, goes furthest from there, and how many times.
 
     (0, 0) where it is not worth a stack.
@@ -134,25 +161,36 @@ def runs_of(kinds: list[Kind]) -> list[tuple[int, int]]:
         places = np.arange(ends[-1])
         times = 1 + (ends[np.searchsorted(ends, places)] - places) // width
         for i in np.flatnonzero(times >= LEAST):
-            if times[i] * width > math.prod(best[i]):
-                sizes = [a.size for kind in kinds[i : i + width] for a in kind.shapes]
-                if times[i] * len(sizes) >= MANY and max(sizes) <= LARGE:
-                    best[i] = width, int(times[i])
+            if times[i] * width > math.prod(best[i]) and pays(kinds[i : i + width], int(times[i]), steps):
+                best[i] = width, int(times[i])
     return best
 
 
-def repeats(net: Any, p: Any) -> bool:
+def pays(block: Sequence[Kind], times: int, steps: int, cached: int = 0) -> bool:
+    """Whether a fit with so many steps in an epoch takes less time if blocks that repeat so many times are stacked.
+
+    `cached` numbers are in the cache of a block. This follows from shapes alone, not from the number of epochs.
+    """
+    sizes, seconds = [a.size for kind in block for a in kind.shapes], CPU if on_cpu() else GPU
+    if on_cpu() and sizes and times * len(sizes) >= MANY and max(sizes) <= LARGE:
+        return True
+    layers = sum(count(kind.layer) for kind in block)
+    longer = seconds["layer"] * layers + seconds["parameter"] * sum(sizes) + seconds["cached"] * cached
+    return bool(sizes) and EPOCHS * steps * longer <= seconds["compile"] * layers
+
+
+def repeats(net: Any, p: Any, steps: int) -> bool:
     """Whether there is a run to try; this looks at settings and shapes alone."""
     if type(net) not in COMBINATORS:
         return False
     kinds = kinds_of(net, p) if type(net) is Chain and len(net.layers) >= LEAST else []
-    return any(map(any, runs_of(kinds))) or any(map(repeats, net.layers, p))
+    return any(map(any, runs_of(kinds, steps))) or any(repeats(layer, part, steps) for layer, part in zip(net.layers, p, strict=True))
 
 
-def can_scan(Ops: Any, block: tuple[Kind, ...], x: Any, batch: Any) -> bool:
-    """Whether a stack of such blocks does what they do one by one: it is tried, with shapes in place of numbers.
+def size_of_cache(Ops: Any, block: tuple[Kind, ...], x: Any, batch: Any) -> int | None:
+    """How many numbers a block's cache has; None if a stack of them does not do what they do one by one.
 
-    A scan refuses random numbers and buffers, and what comes out in another shape or precision than it went in.
+    It is tried, with shapes in place of numbers. A scan refuses what comes out in another shape or precision than it went in.
     """
     net = Stack(*(kind.layer for kind in block), times=2)
     p = tuple(jax.tree.unflatten(kind.tree, [ShapeDtypeStruct((2, *a.shape), a.dtype) for a in kind.shapes]) for kind in block)
@@ -160,15 +198,15 @@ def can_scan(Ops: Any, block: tuple[Kind, ...], x: Any, batch: Any) -> bool:
     def run(p: Any, x: Any, weight: Any, lengths: Any) -> Any:
         ops = Ops(training=True, weight=weight, lengths=lengths)
         y, cache = ops.forward(net, p, x, 0)
-        if ops.charges or any(n is not lengths for n in (*ops.entered.values(), ops.lengths)):
-            raise ValueError("A penalty, or a layer that changes lengths, cannot be in a stack.")
-        return ops.backward(net, p, cache, y, 0)
+        if any(n is not lengths for n in (*ops.entered.values(), ops.lengths)):
+            raise ValueError("A layer that changes lengths cannot be in a stack.")
+        return ops.backward(net, p, cache, y, 0), cache[0]
 
     try:
-        jax.eval_shape(run, p, x, batch.weight, batch.lengths)
+        _, caches = jax.eval_shape(run, p, x, batch.weight, batch.lengths) if has_backward(net) else (None, None)
     except Exception:
-        return False
-    return has_backward(net)
+        return None
+    return sum(a.size for a in jax.tree.leaves(caches)) // net.times if caches is not None else None
 
 
 def has_backward(layer: Layer) -> bool:

@@ -242,7 +242,7 @@ class Together(Watched):
         rows.origin = self.meeting.origin(rows.x)
         return rows
 
-    def stack(self, net: Any, optimizer: Any, state: State, data: Batch, size: int) -> State:
+    def stack(self, net: Any, loss: Any, optimizer: Any, state: State, data: Batch, size: int) -> State:
         return state  # states are laid on top of each other as they are
 
     def precision(self, *wanted: Any) -> Any:

@@ -165,7 +165,7 @@ def gradient_epochs(run: Run, data: Batch | None, bar: Any, finish: Callable[...
     together = max(1, chunk // steps if engine.fills else min(chunk // steps, job.epochs))
     length = min(chunk, together * steps)  # of all chunks, whoever looks: all are run by one program
     if not carries:
-        run.state = engine.stack(net, kind, run.state, job.data, job.batch_size)
+        run.state = engine.stack(net, loss, kind, run.state, job.data, job.batch_size)
     looked = carries or looked_at(job)
     if looked:
         if together > 1 and not carries and data is not None and engine.name == "jax" and foretold(job):
