@@ -119,7 +119,7 @@ def ends_where_others_end(net, optimizer, monkeypatch):
 def test_the_run_from_each_layer_is_the_one_that_goes_furthest(layers):
     net, p = pc.Chain(*(layer for layer, _ in layers)), [{k: np.zeros(n) for k, n in sizes.items()} for _, sizes in layers]
     kinds = stack.kinds_of(net, p)
-    for i, (width, times) in enumerate(stack.runs_of(kinds, 4)):
+    for i, (width, times) in enumerate(stack.runs_of(kinds, 1.0)):
         runs = [0]
         for w in range(1, len(kinds) - i + 1):
             n = next(n for n in range(1, len(kinds) + 1) if kinds[i + n * w : i + (n + 1) * w] != kinds[i : i + w])
@@ -242,7 +242,7 @@ def test_a_stack_resumes_and_a_value_that_is_not_finite_is_found_in_its_layer(tm
 def test_the_program_does_not_grow_with_depth(monkeypatch):
     monkeypatch.undo()  # the real limits
     counts = []
-    for depth in (11, 12, 64, 320):
+    for depth in (7, 8, 64, 320):
         net, optimizer = chain(DENSE, depth), pc.Adam(0.01)
         model = pc.Network(net, (WIDTH,), "softmax_cross_entropy", dtype="float32")
         state = State(model.params, optimizer.slots(model.params), optimizer.numbers("float32"), np.int32(0), np.uint32(0))
@@ -252,24 +252,32 @@ def test_the_program_does_not_grow_with_depth(monkeypatch):
         counts.append(engine.chunk.lower(net, model.loss, optimizer.kind(), state, batch, plan).as_text().count("\n"))
         assert jax.tree.structure(engine.get(state).params) == jax.tree.structure(model.params)
     unstacked, *stacked = counts
-    assert stacked[0] == stacked[1] == stacked[2] < unstacked / 2
+    assert stacked[0] == stacked[1] == stacked[2] < unstacked / 1.5
 
 
 @pytest.mark.parametrize(
-    ("device", "units", "times", "steps", "expected"),
+    ("device", "units", "times", "steps", "optimizer", "expected"),
     [
-        ("cpu", 64, 16, 10, True),  # 1.1 s to compile instead of 1.5, and 0.24 ms longer for a step
-        ("cpu", 64, 64, 1000, False),  # 1.1 s instead of 3.0, 1.3 ms
-        ("cpu", 64, 128, 1000, True),  # 1.3 s instead of 6.9, and no longer for a step
-        ("cpu", 256, 64, 5, True),  # 2.2 s instead of 3.8, 15 ms
-        ("cpu", 256, 64, 1000, False),
-        ("gpu", 256, 64, 10**5, True),  # 2.7 s instead of 9.2, and less for a step
-        ("gpu", 1024, 64, 100, True),  # 4.3 s instead of 9.6, 1.2 ms
-        ("gpu", 1024, 64, 1000, False),
+        ("cpu", 64, 64, 20, pc.Adam(), True),  # 1.2 s to compile instead of 3.2, and 0.2 ms longer for a step
+        ("cpu", 64, 64, 20, pc.SGD(), False),  # 0.9 s instead of 1.5, 0.6 ms
+        ("cpu", 64, 64, 1000, pc.Adam(), False),
+        ("cpu", 64, 128, 1000, pc.Adam(), True),  # 1.3 s instead of 6.9, and no longer for a step
+        ("cpu", 256, 64, 1, pc.Adam(), True),  # 2.2 s instead of 3.8, 15 ms
+        ("cpu", 256, 64, 1000, pc.Adam(), False),
+        ("gpu", 256, 64, 10**5, pc.Adam(), True),  # 2.7 s instead of 9.2, and less for a step
+        ("gpu", 1024, 64, 30, pc.Adam(), True),  # 4.3 s instead of 9.6, 1.2 ms
+        ("gpu", 1024, 64, 1000, pc.Adam(), False),
     ],
 )
-def test_blocks_are_stacked_where_that_saves_more_than_it_costs(device, units, times, steps, expected, monkeypatch):
+def test_blocks_are_stacked_where_that_saves_more_than_it_costs(device, units, times, steps, optimizer, expected, monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(stack, "on_cpu", lambda: device == "cpu")
-    model = pc.Network(pc.Chain(*(pc.Linear(units), pc.ReLU()) * 2), (units,))
-    assert stack.pays(stack.kinds_of(model.net, model.params)[:2], times, steps) is expected
+    block, leaf = (pc.Linear(units), pc.ReLU()), jax.ShapeDtypeStruct
+    W = {"W": leaf((units, units), np.float32), "b": leaf((units,), np.float32)}
+    params = (W, {}) * times
+    slots = optimizer.slots(params)
+    batch = Batch(leaf((64, units), np.float32), None, leaf((64,), np.float32))
+    state = State(params, slots, optimizer.numbers("float32"), np.int32(0), np.uint32(0))
+    monkeypatch.setattr(stack, "join", lambda net, tree: net)
+    found = stack.stack(engine.JaxOps, pc.Chain(*block * times), optimizer, state, batch, steps)
+    assert isinstance(found.params, pc.Chain) is expected

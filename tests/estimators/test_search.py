@@ -14,7 +14,7 @@ from sklearn.datasets import load_iris
 from sklearn.ensemble import BaggingClassifier
 from sklearn.exceptions import ConvergenceWarning, FitFailedWarning
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV, RandomizedSearchCV, ShuffleSplit
+from sklearn.model_selection import GridSearchCV, RandomizedSearchCV, ShuffleSplit, StratifiedKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
@@ -278,8 +278,12 @@ def test_candidates_that_differ_in_numbers_are_trained_beside_one_of_them(model,
     theirs = GridSearchCV(model, grid, **options).fit(X, Y)
     trained, train = [], engine.train
     monkeypatch.setattr(engine, "train", lambda *args: trained.append(args) or train(*args))
+    compared, like = [], type(model)._like
+    monkeypatch.setattr(type(model), "_like", lambda self, rows: compared.append(rows) or like(self, rows))
     mine = pc.PopulationSearchCV(model, grid, how="batched", **options).fit(X, Y)
     candidates = len(theirs.cv_results_["params"])
+    sizes = [len(X), *{len(rows) for rows, _ in StratifiedKFold(3).split(X, Y)}]
+    assert sorted(compared) == sorted(sizes * candidates)  # once for all folds of a size
     assert [len(guests) for guests in runs] == [candidates - 1] * 4
     assert len(trained) == (0 if worthwhile else 1)  # the refit
     assert_same_results(mine, theirs, False)

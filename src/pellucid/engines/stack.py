@@ -24,13 +24,14 @@ from .jax_conv import on_cpu
 
 __all__ = ["apart", "is_stacked", "stack"]
 
-LEAST = 12  # blocks in a run
-# A scan copies parameters and caches in and out of the stack. In seconds, measured (docs/architecture.md): what a layer takes to
-# compile, and how much longer a stacked step takes for each layer, parameter and number in a cache.
-CPU = {"compile": 0.013, "layer": 4e-6, "parameter": 2.5e-9, "cached": 0.7e-9}
-GPU = {"compile": 0.04, "layer": -1.5e-6, "parameter": 2.1e-11, "cached": 0.0}
-EPOCHS = 20  # of a usual fit: one that is continued, or repeated, must be decided alike
-MANY, LARGE = 256, 128 * 128  # on a CPU runs of so many arrays, none of them larger, are as fast in a stack
+LEAST = 8  # blocks in a run
+# In seconds, measured (docs/architecture.md): what a layer takes to compile, once and once more for each array that the optimizer keeps
+# of a parameter; how much longer a stacked step takes for each layer, each parameter in a large array and each number in a cache: a
+# scan copies them in and out of the stack.
+CPU = {"compile": 0.005, "layer": 2e-6, "parameter": 2.5e-9, "cached": 0.7e-9}
+GPU = {"compile": 0.013, "layer": -1.5e-6, "parameter": 2.1e-11, "cached": 0.0}
+EPOCHS = 60  # of a usual fit: one that is continued, or repeated, must be decided alike
+MANY, LARGE = 256, 128 * 128  # on a CPU, runs of so many arrays that are not large are as fast in a stack
 COMBINATORS = Chain, Concat, Product, Sum
 
 
@@ -94,7 +95,9 @@ class Stacked:
 def stack(Ops: Any, net: Layer, optimizer: Any, state: Any, batch: Any, steps: int) -> Any:
     """The state, stacked where a chain holds a long run of equal blocks; `batch` are the shapes of one of an epoch's `steps`."""
     plain = optimizer.entrywise and type(optimizer).penalise is Optimizer.penalise  # others may look at whole arrays, or at places
-    if not plain or not repeats(net, state.params, steps):
+    arrays = 1 + len(jax.tree.leaves(state.slots)) // max(1, len(jax.tree.leaves(state.params)))
+    spare = (CPU if on_cpu() else GPU)["compile"] * arrays / (EPOCHS * steps)
+    if not plain or not repeats(net, state.params, spare):
         return state
 
     @functools.cache
@@ -107,14 +110,14 @@ def stack(Ops: Any, net: Layer, optimizer: Any, state: Any, batch: Any, steps: i
     @functools.cache
     def stacks(block: Any, times: int, x: Any) -> bool:
         cached = size_of_cache(Ops, block, x, batch)
-        return cached is not None and pays(block, times, steps, cached)
+        return cached is not None and pays(block, times, spare, cached)
 
     def walk(net: Any, p: Any, x: Any) -> Any:
         if type(net) not in COMBINATORS:
             return net
         layers: list[Layer] = []
         kinds = kinds_of(net, p)
-        runs = runs_of(kinds, steps) if type(net) is Chain else [(0, 0)] * len(kinds)
+        runs = runs_of(kinds, spare) if type(net) is Chain else [(0, 0)] * len(kinds)
         while (i := len(layers)) < len(kinds):
             width, times = runs[i]
             if times and stacks(block := tuple(kinds[i : i + width]), times, x):
@@ -148,7 +151,7 @@ def kinds_of(net: Any, params: Any) -> list[Kind]:
     return kinds
 
 
-def runs_of(kinds: list[Kind], steps: int) -> list[tuple[int, int]]:
+def runs_of(kinds: list[Kind], spare: float) -> list[tuple[int, int]]:
     """For every layer: of how many layers is the block that, over and over, goes furthest from there, and how many times.
 
     (0, 0) where it is not worth a stack.
@@ -161,30 +164,30 @@ def runs_of(kinds: list[Kind], steps: int) -> list[tuple[int, int]]:
         places = np.arange(ends[-1])
         times = 1 + (ends[np.searchsorted(ends, places)] - places) // width
         for i in np.flatnonzero(times >= LEAST):
-            if times[i] * width > math.prod(best[i]) and pays(kinds[i : i + width], int(times[i]), steps):
+            if times[i] * width > math.prod(best[i]) and pays(kinds[i : i + width], int(times[i]), spare):
                 best[i] = width, int(times[i])
     return best
 
 
-def pays(block: Sequence[Kind], times: int, steps: int, cached: int = 0) -> bool:
-    """Whether a fit with so many steps in an epoch takes less time if blocks that repeat so many times are stacked.
+def pays(block: Sequence[Kind], times: int, spare: float, cached: int = 0) -> bool:
+    """Whether stacking a block that repeats so many times saves more than it costs.
 
-    `cached` numbers are in the cache of a block. This follows from shapes alone, not from the number of epochs.
+    It does where a step takes no longer than `spare` seconds more for each layer. `cached` numbers are in the cache of a block.
     """
     sizes, seconds = [a.size for kind in block for a in kind.shapes], CPU if on_cpu() else GPU
-    if on_cpu() and sizes and times * len(sizes) >= MANY and max(sizes) <= LARGE:
-        return True
+    large = sum(size for size in sizes if size > LARGE)
+    longer = seconds["parameter"] * large + seconds["cached"] * cached
     layers = sum(count(kind.layer) for kind in block)
-    longer = seconds["layer"] * layers + seconds["parameter"] * sum(sizes) + seconds["cached"] * cached
-    return bool(sizes) and EPOCHS * steps * longer <= seconds["compile"] * layers
+    always = on_cpu() and not large and times * len(sizes) >= MANY
+    return bool(sizes) and (always or seconds["layer"] * layers + longer <= spare * layers)
 
 
-def repeats(net: Any, p: Any, steps: int) -> bool:
+def repeats(net: Any, p: Any, spare: float) -> bool:
     """Whether there is a run to try; this looks at settings and shapes alone."""
     if type(net) not in COMBINATORS:
         return False
     kinds = kinds_of(net, p) if type(net) is Chain and len(net.layers) >= LEAST else []
-    return any(map(any, runs_of(kinds, steps))) or any(repeats(layer, part, steps) for layer, part in zip(net.layers, p, strict=True))
+    return any(map(any, runs_of(kinds, spare))) or any(repeats(layer, part, spare) for layer, part in zip(net.layers, p, strict=True))
 
 
 def size_of_cache(Ops: Any, block: tuple[Kind, ...], x: Any, batch: Any) -> int | None:

@@ -65,20 +65,26 @@ class Fit(Guest):
     like: Any = None
     outputs: Any = ()  # of guests, for some rows: rows, and what waits for them
 
-    def __init__(self, call: Any, start: Callable[[Any], Any]) -> None:
+    def __init__(self, call: Any, start: Callable[[Any], Any], known: dict[Any, Any]) -> None:
         self.call, self.start, self.future, self.guests = call, start, Future[Any](), Beside(self)
         with contextlib.suppress(ValueError, KeyError):  # another call than we know
             [(_, (self.estimator, *self.data), self.options)] = call.items
             self.rows = [self.options[name] for name in ("train", "test")]
             if all(isinstance(rows, np.ndarray) and rows.dtype.kind in "iu" for rows in self.rows):
-                self.compare(self.options["parameters"], *self.rows)
+                self.compare(known, self.options["parameters"], *self.rows)
 
-    def compare(self, settings: dict[str, Any], *rows: Any) -> None:
-        """Find what the estimator with these settings has in common with others that learn from these rows."""
+    def compare(self, known: dict[Any, Any], settings: dict[str, Any], *rows: Any) -> None:
+        """Find what the estimator with these settings has in common with others that learn from these rows.
+
+        What is `known` of these settings, from another fold of as many rows, is not looked for again.
+        """
         with contextlib.suppress(Exception):  # the fit itself will say what is wrong
-            settings = settings if all(map(is_fixed, settings.values())) else clone(settings, safe=False)
-            self.candidate = copy.copy(self.estimator).set_params(**settings)
-            found = self.candidate._like(len(rows[0]))
+            key = id(settings), len(rows[0])
+            if key not in known:
+                fixed = settings if all(map(is_fixed, settings.values())) else clone(settings, safe=False)
+                candidate = copy.copy(self.estimator).set_params(**fixed)
+                known[key] = candidate, candidate._like(len(rows[0])), settings  # which stay, so that no others get their id
+            self.candidate, found, _ = known[key]
             if found is not None:
                 like = (*map(id, rows), type(self.estimator), found.common)
                 hash(like)
@@ -178,7 +184,7 @@ class Refit(Fit):
 
     def __init__(self, estimator: Any, settings: dict[str, Any], data: list[Any], refits: int, part: float, start: Callable[[Any], Any]):
         self.estimator, self.data, self.start, self.future = estimator, data, start, Future()
-        self.compare(settings, *data)
+        self.compare({}, settings, *data)
         self.guests = Refits(self, refits, part)
 
     def run(self, meeting: Meeting) -> None:
@@ -221,7 +227,7 @@ class Threads(ParallelBackendBase):
         self.meeting = Meeting(fits + len(refits), self.at_once, self.batched, advance)
         self.meeting.origin = self.origin
         self.pool, self.hosts = ThreadPoolExecutor(self.meeting.threads), dict[Any, Fit]()
-        self.asked_for, self.ended = fits, threading.Event()
+        self.asked_for, self.ended, self.known = fits, threading.Event(), dict[Any, Any]()
         if refits:
             refits[0].guests += refits[1:]
             self.start(refits[0])
@@ -235,7 +241,7 @@ class Threads(ParallelBackendBase):
 
     def submit(self, func: Any, callback: Any = None) -> Future:
         if self.alike:
-            fit = Fit(func, self.start)
+            fit = Fit(func, self.start, self.known)
             future = fit.future
             self.place(fit)
         else:
