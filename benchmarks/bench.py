@@ -287,7 +287,7 @@ def gpu_name() -> str | None:
     if not shutil.which("nvidia-smi"):
         return None
     run = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True)
-    return (run.stdout.strip().splitlines() or [None])[0] if run.returncode == 0 else None
+    return next(iter(run.stdout.strip().splitlines()), None) if run.returncode == 0 else None
 
 
 def load() -> float | None:

@@ -44,7 +44,7 @@ def prepare(width: int, batch: int, hidden: int, steps: int) -> tuple[Any, ...]:
 
 def lowest(call: Any) -> float:
     """The shortest of many runs."""
-    times, until = [], time.perf_counter() + SECONDS
+    times, until = list[float](), time.perf_counter() + SECONDS
     while len(times) < 5 or (time.perf_counter() < until and len(times) < 500):
         began = time.perf_counter()
         call()

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from report import estimator_table, show_tables
+from report import estimator_tables, show_tables
 
 ROUNDS = 7
 BUILD = Path(__file__).resolve().parent.parent / "build"
@@ -104,7 +104,7 @@ def ratios() -> dict[str, tuple[float, float]]:
                 seconds(lambda m=m, n=count: m.predict_proba(rows[:n]), 3)
             pair = [seconds(lambda m=m, n=count: m.predict_proba(rows[:n]), times) for m in fitted]
             pairs[f"predict_proba, {label}"].append((pair[0], pair[1]))
-    return {name: tuple(map(statistics.median, zip(*values, strict=True))) for name, values in pairs.items()}  # type: ignore[misc]
+    return {name: tuple(map(statistics.median, zip(*values, strict=True))) for name, values in pairs.items()}
 
 
 def measure() -> dict[str, Any]:
@@ -133,7 +133,7 @@ def main() -> None:
     rows = measure()
     target.parent.mkdir(exist_ok=True)
     target.write_text(json.dumps(rows, indent=1) + "\n")
-    show_tables([estimator_table(rows)], [f"numbers: {target}"])
+    show_tables(estimator_tables({"estimators": rows}), [f"numbers: {target}"])
 
 
 if __name__ == "__main__":

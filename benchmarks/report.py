@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from work import CURVES
 
-__all__ = ["Table", "estimator_table", "markdown", "plot", "show", "show_tables"]
+__all__ = ["Table", "estimator_tables", "markdown", "plot", "show", "show_tables"]
 
 TITLES = {
     "auto": "pellucid",
@@ -187,9 +187,9 @@ def summary(result: dict[str, Any]) -> list[str]:
                 share = work["times"][FLOOR]["median"] / fastest_engine(work["times"])
                 lines.append(f"On {name}, the bare matrix products alone take {share:.0%} of the time of our faster engine.")
     for group in CURVES:
-        works = list(group_of(result, group).values())
-        if len(works) > 1:
-            first, *_, last = works
+        curve = list(group_of(result, group).values())
+        if len(curve) > 1:
+            first, *_, last = curve
             spans = [
                 f"{TITLES[p]} from {number(first['times'][p]['median'])} to {number(last['times'][p]['median'])} µs"
                 for p in (OURS, "autodiff", "torch") if all("median" in w["times"].get(p, {}) for w in (first, last))
@@ -324,7 +324,13 @@ def plot(result: dict[str, Any], path: Path) -> bool:
     lines = -(-len(curves) // 3)
     if not bars and not curves:
         return False
-    style = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 10, "axes.titleweight": "bold"}
+    style: dict[Any, Any] = {
+        "font.size": 9,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.titlesize": 10,
+        "axes.titleweight": "bold",
+    }
     with pyplot.rc_context({**style, "axes.titlelocation": "left", "axes.axisbelow": True, "grid.color": "#e3e3e3", "grid.linewidth": 0.7}):
         figure = pyplot.figure(figsize=(11, 3.4 * len(bars) + 3.0 * lines), layout="constrained")
         grid = figure.add_gridspec(len(bars) + lines, 3, height_ratios=[1.15] * len(bars) + [1] * lines)

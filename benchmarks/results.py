@@ -56,6 +56,7 @@ def theirs(task: str, seed: int) -> dict[str, Any]:
     settings = {"adult": (0.01, 0.003), "housing": (0.05, 0.004), "vowels": (0.05, 0.005), "shakespeare": (0.01, 0.004)}
     decay, peak = settings.get(name, (0.0, 0.003))
     order: Any = rng.permutation
+    shape: tuple[Any, ...]
     if name == "shakespeare":
         text, test, alphabet = example.load()
         net, shape = example.network(len(alphabet)), (None,)

@@ -33,7 +33,7 @@ FOLDS, EPOCHS, JOBS = 5, 20, 2
 
 def search(who: str, candidates: int, batch: int, X: np.ndarray, y: np.ndarray) -> Any:
     grid = {"learning_rate_init": np.logspace(-3.5, -1.5, candidates).tolist()}
-    same = {"max_iter": EPOCHS, "batch_size": batch, "random_state": 0}
+    same: dict[str, Any] = {"max_iter": EPOCHS, "batch_size": batch, "random_state": 0}
     if who == "theirs":
         from sklearn.model_selection import GridSearchCV
         from sklearn.neural_network import MLPClassifier
@@ -54,9 +54,10 @@ def fits_alone(who: str, candidates: int, batch: int, X: np.ndarray, y: np.ndarr
 
     folds = [rows for rows, _ in StratifiedKFold(FOLDS).split(X, y)]
     rates = np.logspace(-3.5, -1.5, candidates)
+    dtype: Any = X.dtype.name
     net = pc.Linear(100) >> pc.ReLU() >> pc.Linear(10)
     population = pc.Population(
-        net, X.shape[1:], "softmax_cross_entropy", dtype=str(X.dtype), rows=folds * candidates, learning_rate=np.repeat(rates, FOLDS)
+        net, X.shape[1:], "softmax_cross_entropy", dtype=dtype, rows=folds * candidates, learning_rate=np.repeat(rates, FOLDS)
     )
     return population.fit(X, y, epochs=EPOCHS, batch_size=batch, engine="jax", how="batched" if who == "gpu" else "threads", threads=JOBS)
 

@@ -24,7 +24,8 @@ class Sequence(nn.Module):
         super().__init__()
         kind = {"LSTM": nn.LSTM, "GRU": nn.GRU, "RNN": nn.RNN}[type(layer).__name__]
         self.rnn = kind(features, layer.units, batch_first=True, bidirectional=layer.bidirectional)
-        self.every, self.carries, self.state, self.lengths = layer.outputs == "every", bool(layer.streams), None, None
+        self.every, self.carries, self.lengths = layer.outputs == "every", bool(layer.streams), None
+        self.state: Any = None
 
     def forward(self, x: Any) -> Any:
         if self.every:
@@ -38,7 +39,7 @@ class Sequence(nn.Module):
         return torch.cat(list(state), dim=-1)
 
 
-def translate(layer: pc.Layer, shape: tuple[Any, ...]) -> tuple[nn.Module, tuple[Any, ...]]:
+def translate(layer: Any, shape: tuple[Any, ...]) -> tuple[nn.Module, tuple[Any, ...]]:
     """A torch module for `layer`, and the shape of its output (images stay channels last outside, channels first inside)."""
     if isinstance(layer, pc.Chain):
         modules = []

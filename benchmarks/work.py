@@ -7,6 +7,7 @@ every peer that can do it; a peer that cannot is left out of the row.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -60,15 +61,15 @@ class Work:
         return f"{' → '.join(names)}, batch {self.batch}"
 
 
-def mlp(*sizes: int, batch: int, rows: int, **more: int | str) -> Work:
+def mlp(*sizes: int, batch: int, rows: int, **more: Any) -> Work:
     return Work(sizes[:1], sizes[1:-1], sizes[-1], batch, rows, **more)
 
 
-def conv(batch: int, rows: int, **more: int | str) -> Work:
+def conv(batch: int, rows: int, **more: Any) -> Work:
     return Work((28, 28, 1), (16, 32), 10, batch, rows, kind="conv", **more)
 
 
-def rnn(length: int, rows: int, kind: str = "rnn", **more: int | str) -> Work:
+def rnn(length: int, rows: int, kind: str = "rnn", **more: Any) -> Work:
     return Work((length, 32), (128,), 10, 32, rows, kind=kind, **more)
 
 

@@ -16,8 +16,8 @@ from pellucid.training.step import Batch
 
 def network(work: Work) -> pc.Layer:
     if work.kind == "conv":
-        layers = [layer for units in work.hidden for layer in (pc.Conv2d(units), pc.ReLU(), pc.AvgPool2d())]
-        return pc.Chain(*layers, pc.Flatten(), pc.Linear(work.classes))
+        images = [layer for units in work.hidden for layer in (pc.Conv2d(units), pc.ReLU(), pc.AvgPool2d())]
+        return pc.Chain(*images, pc.Flatten(), pc.Linear(work.classes))
     if work.kind in ("rnn", "lstm"):
         return pc.Chain(*map(pc.RNN if work.kind == "rnn" else pc.LSTM, work.hidden), pc.Linear(work.classes))
     layers = [layer for units in work.hidden for layer in (pc.Linear(units), pc.ReLU())]
@@ -32,7 +32,7 @@ def prepare(work: Work, X: Any, y: Any, engine: str) -> Trainer:
         row = Batch(X[:1], y[:1], np.ones(1, np.float32))
         engine, _ = choose_engine(model.net, model.params, work.batch, work.steps, row)
         note = engine
-    options = {"batch_size": work.batch, "optimizer": pc.SGD(LEARNING_RATE), "engine": engine, "progress": False}
+    options: dict[str, Any] = {"batch_size": work.batch, "optimizer": pc.SGD(LEARNING_RATE), "engine": engine, "progress": False}
     return Trainer(lambda epochs: sum(model.fit(X, y, epochs=epochs, **options)["seconds"]) / epochs, note)
 
 

@@ -60,13 +60,12 @@ def prepare(work: Work, X: Any, y: Any, mode: str, layout: str = "") -> Trainer:
     if mode == "compile":
         loss = torch.compile(loss)
 
-    def step(rows: Any) -> None:
+    def eager(rows: Any) -> None:
         optimizer.zero_grad(set_to_none=True)
         loss(x[rows], y[rows]).backward()
         optimizer.step()
 
-    if mode == "graph":
-        step = captured(step, torch.zeros(work.batch, dtype=torch.int64, device=device))
+    step = captured(eager, torch.zeros(work.batch, dtype=torch.int64, device=device)) if mode == "graph" else eager
 
     def one() -> None:
         for rows in torch.randperm(work.rows, device=device).split(work.batch):
