@@ -163,6 +163,108 @@ def test_any_chain_with_repeated_blocks_learns_what_it_learns_on_numpy(runs, opt
     np.testing.assert_allclose(ends[0].history["val_loss"], ends[1].history["val_loss"], rtol=1e-9)
 
 
+class Scale(Scaled):
+    """The same with a backward of its own."""
+
+    def forward(self, ops, p, x):
+        return p["s"] * x, x
+
+    def backward(self, ops, p, x, dy, wrt_input=True):
+        return dy * p["s"], {"s": (dy * x).sum(0)}
+
+
+class ChargesOneNumber(Scale):
+    """L ← L + (Σs)²/2, whose gradient is the same for every entry."""
+
+    def forward(self, ops, p, x):
+        if ops.training:
+            ops.charge(("s",), 0.5 * p["s"].sum() ** 2, p["s"].sum())
+        return p["s"] * x, x
+
+
+class OneGradient(Scale):
+    """One number as the gradient of all entries."""
+
+    def backward(self, ops, p, x, dy, wrt_input=True):
+        return dy * p["s"], {"s": (dy * x).sum()}
+
+
+class ChargesLate(Scale):
+    """A penalty that is charged on the way back."""
+
+    def backward(self, ops, p, x, dy, wrt_input=True):
+        ops.charge(("s",), 0.01 * (p["s"] ** 2).sum(), 0.02 * p["s"])
+        return super().backward(ops, p, x, dy, wrt_input)
+
+
+class CachesInTraining(Scale):
+    """Keeps nothing that a scan could hand on where nobody goes back."""
+
+    def forward(self, ops, p, x):
+        return p["s"] * x, x if ops.training else "nothing"
+
+
+class RoundsLater(Scale):
+    """Computes in another precision after the training."""
+
+    def forward(self, ops, p, x):
+        return p["s"] * x if ops.training else (p["s"] * x).astype("float32"), x
+
+
+class Doubled(pc.Chain, init=False):
+    """A user's chain with a setting of its own."""
+
+    factor: float
+
+    def __init__(self, *layers, factor=1.0, name=None):
+        object.__setattr__(self, "factor", factor)
+        super().__init__(*layers, name=name)
+
+    def forward(self, ops, p, x):
+        y, cache = super().forward(ops, p, x)
+        return y * self.factor, cache
+
+    def backward(self, ops, p, cache, dy, wrt_input=True):
+        return super().backward(ops, p, cache, dy * self.factor, wrt_input)
+
+
+class Pair(pc.Chain, init=False):
+    """A user's chain with a constructor of its own."""
+
+    def __init__(self, units, name):
+        super().__init__(pc.Linear(units), pc.Tanh(), name=name)
+
+
+DOUBLED = [Doubled(*DENSE, factor=2.0, name=f"part{i}") for i in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("layers", "times"),
+    [
+        ([*DENSE, Scale()] * 4, 4),
+        ([*DENSE, ChargesOneNumber()] * 4, 0),
+        ([*DENSE, OneGradient()] * 4, 0),
+        ([*DENSE, ChargesLate()] * 4, 0),
+        ([*DENSE, CachesInTraining()] * 4, 4),
+        ([*DENSE, RoundsLater()] * 4, 0),
+        (DOUBLED, 0),
+        ([Pair(WIDTH, f"part{i}") for i in range(4)], 0),
+    ],
+    ids=["plain", "one number", "one gradient", "late", "caches", "rounds", "doubled", "pair"],
+)
+def test_layers_of_users_learn_in_a_deep_network_what_they_learn_on_numpy(layers, times):
+    """Of as many blocks as units, so that a number for each block could be taken for one for each unit."""
+    net, (X, y), ends = pc.Chain(*layers, pc.Linear(3)), rows(), []
+    if times:
+        assert [s.times for s in stacks(net)] == [times]
+    for name in ("jax", "numpy"):
+        model = pc.Network(net, (WIDTH,), "softmax_cross_entropy", dtype="float64")
+        model.fit(X, y, epochs=4, batch_size=8, optimizer=pc.SGD(0.01), engine=name, progress=False, validation=(X, y))
+        ends.append(model)
+    same(*ends, 1e-10)
+    np.testing.assert_allclose(ends[0].history["val_loss"], ends[1].history["val_loss"], rtol=1e-6 if RoundsLater() in layers else 1e-10)
+
+
 @pytest.mark.parametrize("layer", [Scaled(), pc.Identity() + Scaled()], ids=repr)
 def test_a_block_whose_backward_is_derived_is_not_stacked(layer):
     assert not stacks(chain((*DENSE, layer), 6))
@@ -237,6 +339,14 @@ def test_a_stack_resumes_and_a_value_that_is_not_finite_is_found_in_its_layer(tm
     model.params[4]["W"][0, 0] = np.inf
     with pytest.raises(pc.NonFiniteError, match=r"net\.4"):
         model.fit(X, y, epochs=1, engine="jax", progress=False)
+
+
+@pytest.mark.parametrize("name", ["jax", "numpy"])
+def test_a_value_that_is_not_finite_is_found_in_its_layer_before_one_that_draws(name):
+    model = pc.Network(pc.Chain(*(pc.Linear(WIDTH), pc.Dropout(0.2)) * 5, pc.Linear(3)), (WIDTH,), "softmax_cross_entropy")
+    model.params[2]["W"][0, 0] = np.inf
+    with pytest.raises(pc.NonFiniteError, match=r"net\.2"):
+        model.fit(*rows(), epochs=1, engine=name, progress=False)
 
 
 def test_the_program_does_not_grow_with_depth(monkeypatch):

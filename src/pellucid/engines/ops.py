@@ -87,6 +87,7 @@ class Ops:
 
     def charge(self, path: tuple[str | int, ...], value: Any, gradient: Any) -> None:
         """Add a penalty to the training loss, and its gradient to that of the parameter at `path` of the running layer."""
+        self.refuse_in_scan("charge", "Return what all steps add up to from the scan, and charge it afterwards.")
         self.penalty = self.penalty + value
         self.charges.append(((*self.path[1:], *path), gradient))
 

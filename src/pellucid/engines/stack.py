@@ -19,6 +19,8 @@ from jax import ShapeDtypeStruct
 from ..layers.base import Layer
 from ..layers.combine import Chain, Concat, Product, Sum
 from ..optimizers import Optimizer
+from ..settings import is_ours
+from ..tree import at, leaves
 from .choose import count
 from .jax_conv import on_cpu
 
@@ -59,7 +61,7 @@ class Stack(Chain, init=False):
             ops.kept, ops.charges, ops.penalty, ops.places = {}, [], 0.0, lambda path: (places(path), running)
             y, cache = Chain.forward(self, ops, p, x)
             kept[:], charged[:] = ops.kept, (path for path, _ in ops.charges)
-            return y, (cache, list(ops.kept.values()), [(gradient, ops.penalty) for _, gradient in ops.charges])
+            return y, (cache if ops.remembers else (), list(ops.kept.values()), [(gradient, ops.penalty) for _, gradient in ops.charges])
 
         y, (caches, values, charges) = ops.loop(block, x, (np.arange(self.times), p), reverse=False, by_rows=False)
         ops.places, (ops.kept, ops.charges, ops.penalty) = None, outer
@@ -94,10 +96,11 @@ class Stacked:
 
 def stack(Ops: Any, net: Layer, optimizer: Any, state: Any, batch: Any, steps: int) -> Any:
     """The state, stacked where a chain holds a long run of equal blocks; `batch` are the shapes of one of an epoch's `steps`."""
-    plain = optimizer.entrywise and type(optimizer).penalise is Optimizer.penalise  # others may look at whole arrays, or at places
+    if not optimizer.entrywise or type(optimizer).penalise is not Optimizer.penalise:
+        return state  # it may look at whole arrays, or at places
     arrays = 1 + len(jax.tree.leaves(state.slots)) // max(1, len(jax.tree.leaves(state.params)))
     spare = (CPU if on_cpu() else GPU)["compile"] * arrays / (EPOCHS * steps)
-    if not plain or not repeats(net, state.params, spare):
+    if not repeats(net, state.params, spare):
         return state
 
     @functools.cache
@@ -135,7 +138,7 @@ def stack(Ops: Any, net: Layer, optimizer: Any, state: Any, batch: Any, steps: i
 
 
 class Kind(NamedTuple):
-    """What the layers in a stack have in common: all settings but the name, and the shapes of their parameters."""
+    """What the layers in a stack have in common: all settings but the name of ours, and the shapes of their parameters."""
 
     layer: Layer
     tree: Any
@@ -147,7 +150,7 @@ def kinds_of(net: Any, params: Any) -> list[Kind]:
     for layer, p in zip(net.layers, params, strict=True):
         arrays, tree = jax.tree.flatten(p)
         shapes = tuple(ShapeDtypeStruct(a.shape, a.dtype) for a in arrays)
-        kinds.append(Kind(layer.replace(name=None) if layer.name else layer, tree, shapes))
+        kinds.append(Kind(layer.replace(name=None) if layer.name and is_ours(layer) else layer, tree, shapes))
     return kinds
 
 
@@ -203,7 +206,12 @@ def size_of_cache(Ops: Any, block: tuple[Kind, ...], x: Any, batch: Any) -> int 
         y, cache = ops.forward(net, p, x, 0)
         if any(n is not lengths for n in (*ops.entered.values(), ops.lengths)):
             raise ValueError("A layer that changes lengths cannot be in a stack.")
-        return ops.backward(net, p, cache, y, 0), cache[0]
+        _, grads = ops.backward(net, p, cache, y, 0)
+        if any(value.shape != at(p, path).shape for path, value in (*leaves(grads), *ops.charges, *ops.kept.items())):
+            raise ValueError("What has another shape than its parameter cannot be in a stack: it would be spread along another axis.")
+        asked = Ops(weight=weight, lengths=lengths)
+        asked.remembers = False
+        return asked.forward(net, p, x, 0)[0], cache[0]
 
     try:
         _, caches = jax.eval_shape(run, p, x, batch.weight, batch.lengths) if has_backward(net) else (None, None)

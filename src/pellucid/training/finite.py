@@ -44,7 +44,7 @@ class FiniteWatch(NumpyOps):
     """NumPy operations that remember the first layer whose output or gradient is not finite."""
 
     net: Any = None
-    first: tuple[str, str, np.ndarray] | None = None
+    found: tuple[str, str, np.ndarray] | None = None
 
     def forward(self, layer, p, x, key):
         y, cache = super().forward(layer, p, x, key)
@@ -56,8 +56,8 @@ class FiniteWatch(NumpyOps):
         if dx is not None:
             self.watch(f"the gradient by the input of {self.place(layer, key)}", layer, dx, key)
         for name, gradient in leaves(grads):
-            if self.first is None and not np.isfinite(gradient).all():
-                self.first = (self.here(key), f"the gradient by {name[-1]} of {self.place(layer, key)}", np.array([], int))
+            if self.found is None and not np.isfinite(gradient).all():
+                self.found = (self.here(key), f"the gradient by {name[-1]} of {self.place(layer, key)}", np.array([], int))
         return dx, grads
 
     def here(self, key: Any) -> str:
@@ -67,9 +67,9 @@ class FiniteWatch(NumpyOps):
         return f"{self.here(key)}: {layer!r}"
 
     def watch(self, what: str, layer: Any, value: Any, key: Any) -> None:
-        if self.first is None and not np.isfinite(value).all():
+        if self.found is None and not np.isfinite(value).all():
             rows = np.flatnonzero(~np.isfinite(value.reshape(len(value), -1)).all(1))
-            self.first = (self.here(key), what, rows)
+            self.found = (self.here(key), what, rows)
 
 
 def explain_nonfinite(
@@ -88,7 +88,7 @@ def explain_nonfinite(
             watch = FiniteWatch(training=True, seed=state.seed, step=state.step, weight=part.weight, lengths=part.lengths)
             watch.net = net
             g = gradients(watch, net, loss, state.params, part)
-            layer, what, bad = watch.first or ("", "", np.array([], int))
+            layer, what, bad = watch.found or ("", "", np.array([], int))
             if not what.startswith("the output") and not np.isfinite(g.loss):  # the loss comes before the way back
                 layer, what = "loss", f"the loss {loss!r}"
             new, _ = training_step(NumpyOps, net, loss, optimizer, state, part, plan.rates[i])
