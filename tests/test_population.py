@@ -10,7 +10,7 @@ import pytest
 import pellucid as pc
 from pellucid.engines import jax as engine
 from pellucid.engines import numpy as numpy_engine
-from pellucid.engines import together
+from pellucid.engines import pile
 from pellucid.population import fit_all
 
 NET = pc.Linear(6) >> pc.Tanh() >> pc.Linear(3)
@@ -332,23 +332,23 @@ def test_members_that_stop_one_after_the_other_need_few_programs():
         if run.epoch > run.model.seed:
             run.stop("enough")
 
-    before = together.spread()._cache_size()
+    before = pile.spread()._cache_size()
     population = pc.Population(NET, (4,), "softmax_cross_entropy", seed=range(16))
     population.fit(X, Y, how="batched", engine="jax", epochs=20, callbacks=stop)
     assert [len(history) for history in population.histories] == list(range(1, 17))
-    assert together.spread()._cache_size() - before <= 5  # 16, 8, 4, 2 and 1 orders of rows
+    assert pile.spread()._cache_size() - before <= 5  # 16, 8, 4, 2 and 1 orders of rows
 
 
 def test_equal_orders_of_rows_are_found():
     first, second = np.arange(12).reshape(4, 3), np.arange(12).reshape(4, 3)
     second[3] = second[3, ::-1]  # begins like the first
-    different, numbers = together.alike([first, second, first.copy(), second + 1, second.copy()])
+    different, numbers = pile.alike([first, second, first.copy(), second + 1, second.copy()])
     assert numbers == [0, 1, 0, 2, 1]
     np.testing.assert_array_equal(different, [first, second, second + 1])
 
 
 def piles_made(monkeypatch):
     """Every pile of fits that is trained from here on."""
-    piles, of = [], together.Pile.of
-    monkeypatch.setattr(together.Pile, "of", lambda group: piles.append(of(group)) or piles[-1])
+    piles, of = [], pile.Pile.of
+    monkeypatch.setattr(pile.Pile, "of", lambda group: piles.append(of(group)) or piles[-1])
     return piles

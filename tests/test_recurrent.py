@@ -504,15 +504,15 @@ def test_many_networks_at_once_share_a_kernel(monkeypatch):
 @pytest.mark.parametrize(("members", "fits"), [(2, True), (3, False)])
 def test_a_population_counts_as_many_rows(members, fits, monkeypatch):
     """Where the weights fill a multiprocessor, a kernel takes no more rows than there are of those, about."""
-    from pellucid.engines import jax_kernel, together
+    from pellucid.engines import jax_kernel, pile
 
-    together.program.cache_clear()
+    pile.program.cache_clear()
     monkeypatch.setattr(jax_kernel, "SMALL", 0)
     monkeypatch.setattr(jax_kernel, "MANY", 16)
     done = in_kernel(monkeypatch)
     population = pc.Population(RNN(4) >> Linear(1), (3, 2), seed=list(range(members)))
     population.fit(np.ones((8, 3, 2)), np.ones((8, 1)), epochs=1, batch_size=8, engine="jax", how="batched", progress=False)
-    together.program.cache_clear()
+    pile.program.cache_clear()
     assert set(done) == {fits}
 
 

@@ -18,7 +18,8 @@ from sklearn.model_selection._validation import _score
 
 from ..engines import LOCAL
 from ..engines.choose import predict_work
-from ..engines.together import Guest, Guests, Meeting, Request, outputs_of
+from ..engines.pile import outputs_of
+from ..engines.together import Guest, Guests, Meeting, Request
 from ..network import Network
 from ..training.data import frozen
 from .base import is_fixed
