@@ -1,7 +1,12 @@
+import atexit
 import os
+import tempfile
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ.setdefault("PELLUCID_CACHE", "off")
+if "PELLUCID_CACHE" not in os.environ:  # all processes of a run share its programs; nothing of an earlier one is there
+    programs = tempfile.TemporaryDirectory(prefix="pellucid-tests-")
+    os.environ["PELLUCID_CACHE"] = programs.name
+    atexit.register(programs.cleanup)
 
 import numpy as np
 import pytest

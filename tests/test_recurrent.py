@@ -1,5 +1,6 @@
 """Recurrent layers (N15, N16) and back-propagation through time (N35)."""
 
+import functools
 import math
 import re
 import sys
@@ -184,16 +185,22 @@ def test_bidirectional_is_two_layers_side_by_side():
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_dtype_out_is_dtype_in(kind, dtype):
-    jax = get_engine("jax")
+    import jax
+
+    engine = get_engine("jax")
     net = kind(3, outputs="every", h0=[0.1, 0.2, 0.3])
     p = {key: value.astype(dtype) for key, value in net.build(np.random.default_rng(0), (4, 2))[0].items()}
     x = np.zeros((2, 4, 2), dtype)
-    for Ops in (NumpyOps, jax.JaxOps):
-        with jax.precision(dtype):
-            ops = Ops(weight=np.ones(2, dtype), lengths=np.array([4, 2], np.int32))
-            y, cache = ops.forward(net, p, x, "net")
-            dx, grads = ops.backward(net, p, cache, y, "net")
-            assert {str(a.dtype) for a in (y, dx, *grads.values())} == {dtype}
+
+    def both(Ops, p, x):
+        ops = Ops(weight=np.ones(2, dtype), lengths=np.array([4, 2], np.int32))
+        y, cache = ops.forward(net, p, x, "net")
+        dx, grads = ops.backward(net, p, cache, y, "net")
+        return y, dx, *grads.values()
+
+    with engine.precision(dtype):
+        for found in both(NumpyOps, p, x), jax.eval_shape(functools.partial(both, engine.JaxOps), p, x):
+            assert {str(a.dtype) for a in found} == {dtype}
 
 
 def test_recurrent_weights_begin_orthogonal_and_the_forget_gate_open():
