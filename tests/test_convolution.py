@@ -369,3 +369,10 @@ def test_windows_lie_where_the_formula_says():
     x = np.arange(1.0, 8.0).reshape(1, 7, 1)
     parts = np.concatenate(windows.parts(np, x), -1)[0]  # window i, entry k: position 2i + 2k − 1, zero outside
     np.testing.assert_array_equal(parts, [[0, 2, 4], [2, 4, 6], [4, 6, 0]])
+
+
+@pytest.mark.parametrize("layer", [pc.Conv1d(6, 3), pc.MaxPool1d(2)], ids=repr)
+def test_sequences_of_different_length_are_to_be_padded(layer):
+    sequences = [np.ones((n, 5)) for n in (4, 7, 5)]
+    with pytest.raises(pc.ShapeError, match="Pad them to one length"):
+        pc.NetworkClassifier(layer >> pc.GlobalAvgPool(), epochs=1).fit(sequences, [0, 1, 0])

@@ -296,6 +296,31 @@ def test_a_failure_while_rows_are_sent_names_the_callers_row(monkeypatch):
 
 
 # -------------------------------------------------------------------- predictions
+class Gate(pc.Layer):
+    """A user's layer that goes on to use what it gave to another: h = inner(x), y = h + act(h)."""
+
+    inner: pc.Layer
+    act: pc.Layer
+
+    @property
+    def children(self):
+        return self.inner, self.act
+
+    def build(self, rng, shape):
+        p, out = self.inner.build(rng, shape)
+        return (p, self.act.build(rng, out)[0]), out
+
+    def forward(self, ops, p, x):
+        h, inner = ops.forward(self.inner, p[0], x, 0)
+        y, act = ops.forward(self.act, p[1], h, 1)
+        return h + y, (inner, act)
+
+    def backward(self, ops, p, cache, dy, wrt_input=True):
+        dh, act = ops.backward(self.act, p[1], cache[1], dy, 1)
+        dx, inner = ops.backward(self.inner, p[0], cache[0], dy + dh, 0, wrt_input)
+        return dx, (inner, act)
+
+
 @pytest.mark.parametrize(
     "net",
     [
@@ -307,6 +332,8 @@ def test_a_failure_while_rows_are_sent_names_the_callers_row(monkeypatch):
         pc.ReLU() >> pc.Linear(6) >> pc.ReLU() >> pc.ReLU() >> pc.Linear(3),
         pc.Repeat(pc.Linear(6) >> pc.ReLU(), 3),
         (pc.Linear(6) + (pc.Linear(6) >> pc.ReLU())) >> pc.ReLU(),
+        Gate(pc.Linear(4), pc.ReLU()),
+        Gate(pc.Linear(6) >> pc.ReLU(), pc.ReLU()) >> pc.Linear(4) >> pc.ReLU(),
     ],
     ids=repr,
 )

@@ -350,3 +350,43 @@ def test_the_progress_bar_is_silent_when_nobody_watches(capfd):
     model().fit(*data(), epochs=2, engine="numpy")
     out, err = capfd.readouterr()
     assert out == err == ""
+
+
+@pytest.mark.parametrize("engine", ["numpy", "jax"])
+def test_a_callback_that_fails_leaves_the_weights_of_its_epoch(engine):
+    """Also where several epochs were run ahead, because it looks at no weights."""
+
+    class Budget(pc.Callback):
+        looks_at_weights = False
+
+        def epoch_end(self, run):
+            if run.epoch == 3:
+                raise RuntimeError("enough")
+
+    X = np.random.default_rng(0).normal(size=(60, 4))
+    y = (X[:, 0] > 0).astype(int)
+
+    net = pc.Linear(8) >> pc.ReLU() >> pc.Linear(2)
+    model, expected = (pc.Network(net, (4,), "softmax_cross_entropy", dtype="float64") for _ in range(2))
+    with pytest.raises(RuntimeError, match="enough"):
+        model.fit(X, y, epochs=50, engine=engine, callbacks=Budget(), progress=False)
+    expected.fit(X, y, epochs=3, engine=engine, progress=False)
+    assert model.history["loss"] == expected.history["loss"]
+    for name, value in expected.parameters.items():
+        np.testing.assert_array_equal(model.parameters[name], value)
+
+
+@pytest.mark.parametrize("engine", ["numpy", "jax"])
+def test_losses_whose_sum_overflows_are_finite(engine):
+    X = np.random.default_rng(1).normal(size=(61, 6)).astype(np.float32)
+    model = pc.Network(pc.Linear(1), (6,), "squared_error")
+    history = model.fit(X, np.full(61, 1e18, "f4"), epochs=100, batch_size=32, optimizer=pc.SGD(1e-30), engine=engine, progress=False)
+    assert history["loss"][-1] == pytest.approx(1e36)
+
+
+def test_rows_of_weight_zero_count_as_none_in_an_evaluation_of_many_rows():
+    rng = np.random.default_rng(0)
+    X, weight = rng.normal(size=(3000, 6)), np.repeat([0.0, 1.0], [2500, 500])
+    y = (X[:, 0] > 0).astype(int)
+    model = pc.Network(pc.Linear(2), (6,), "softmax_cross_entropy", dtype="float64")
+    assert model.evaluate(X, y, sample_weight=weight) == pytest.approx(model.evaluate(X[2500:], y[2500:]))

@@ -19,6 +19,32 @@ def test_the_table_holds_every_exported_optimizer():
     assert exported(pc.Optimizer) == set(OPTIMIZERS)
 
 
+class Power(pc.Optimizer):
+    """A user's own, whose settings must fit together."""
+
+    power: float = 2.0
+    most: float = 4.0
+
+    def check(self):
+        super().check()
+        self.require(1 <= self.power < self.most, "power", "at least 1, and less than most")
+
+    def rule(self, ops, p, g, slots, n, rate, t):
+        return (p - rate * ops.xp.sign(g) * ops.xp.abs(g) ** n.power,)
+
+
+@pytest.mark.parametrize("engine", ["numpy", "jax"])
+def test_settings_of_a_users_optimizer_are_checked_as_they_were_given(engine):
+    X, Y = problem()
+    model = pc.Network(pc.Linear(2), (3,), "squared_error", dtype="float64")
+    p, (_, g) = model.parameters, model.gradients(X, Y)
+    model.fit(X, Y, epochs=1, batch_size=len(X), optimizer=Power(0.1, power=3.0), engine=engine, progress=False)
+    for name, value in p.items():
+        np.testing.assert_allclose(model.parameters[name], value - 0.1 * g[name] ** 3, rtol=1e-12)
+    with pytest.raises(ValueError, match="less than most, got 5"):
+        Power(0.1, power=5.0)
+
+
 def problem(seed=0, n=24):
     rng = np.random.default_rng(seed)
     return rng.normal(size=(n, 3)), rng.normal(size=(n, 2))

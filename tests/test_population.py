@@ -129,6 +129,17 @@ def test_predictions_have_the_members_in_front_and_the_best_is_found():
     assert lines[2].startswith("0       1e-05")
 
 
+@pytest.mark.filterwarnings("ignore:overflow", "ignore:invalid value")
+def test_a_validation_loss_that_is_no_number_is_not_the_best():
+    X = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32)
+    y, far = (X[:, 0] > 0).astype(int), X[:10].copy()
+    far[0] = 1e38
+    population = pc.Population(pc.Linear(2), (3,), "softmax_cross_entropy", optimizer="sgd", learning_rate=[500.0, 0.01])
+    population.fit(X, y, epochs=5, validation=(far, y[:10]), engine="numpy", progress=False)
+    assert np.isnan(population[0].history["val_loss"][-1])
+    assert population.best is population[1]
+
+
 def test_what_is_wrong_is_said():
     make = lambda **options: pc.Population(NET, (4,), **options)  # noqa: E731
     with pytest.raises(TypeError, match=r"no option 'learning_rat'. Did you mean 'learning_rate'"):

@@ -276,5 +276,8 @@ def get_optimizer(optimizer: str | Optimizer) -> Optimizer:
 
 @functools.lru_cache(256)
 def made(of: type[Optimizer], *settings: tuple[str, Any]) -> Optimizer:
-    """An optimizer with these settings; equal ones are made once."""
-    return of(**dict(settings))
+    """An optimizer with these settings, whether or not they make sense together; equal ones are made once."""
+    one = object.__new__(of)
+    for name, value in settings:
+        object.__setattr__(one, name, value)
+    return one

@@ -172,7 +172,7 @@ class Population:
         """The member whose last loss is lowest: the validation loss, where there is one."""
         last = [self.last(i) for i in range(len(self))]
         watched = [row.get("val_loss", row.get("loss", np.inf)) for row in last]
-        return self[int(np.argmin(watched))]
+        return self[int(np.argmin(np.where(np.isnan(watched), np.inf, watched)))]
 
     def last(self, i: int) -> dict[str, float]:
         """The last epoch of a member that did not fail."""

@@ -96,7 +96,7 @@ def mean_gradients(net: Any, loss: Any, params: Any, seed: Any, step: Any, batch
     ops = engine.JaxOps(training=True, seed=seed, step=step, weight=batch.weight, lengths=batch.lengths)
     ops.first = first
     g = gradients(ops, net, loss, params, batch)
-    row = jnp.stack(sums(ops, loss, g.loss, g.weight, g.y, batch.target))
+    row = jnp.stack(sums(ops, loss, g.loss * g.weight.sum(), g.weight, g.y, batch.target))
     there = row[0] > 0  # rows too short for a strided layer have no position with a weight, and no mean
     return jax.tree.map(lambda a: jnp.where(there, a, 0), g.params), jnp.where(there, row, 0)
 
@@ -114,5 +114,5 @@ def joined(optimizer: Any, state: Any, parts: list[Any], data: Batch, plan: Any,
 
 
 @jax.jit
-def finite(*trees: Any) -> Any:
-    return all_finite(jnp, *trees)
+def finite(sums: Any, params: Any) -> Any:
+    return all_finite(jnp, sums, params)

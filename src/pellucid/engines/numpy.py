@@ -15,6 +15,7 @@ import numpy as np
 
 from ..layers.activations import ReLU
 from ..layers.base import Layer
+from ..layers.combine import Chain
 from ..layers.linear import Linear
 from ..layers.recurrent import is_recurrent
 from ..training.step import Batch, all_finite, evaluation_step, gradients, training_step
@@ -65,20 +66,22 @@ class NumpyOps(Ops):
 
 
 class Predicting(NumpyOps):
-    """A forward pass that nobody goes back: a ReLU writes over the output of the Linear layer called just before it.
+    """A forward pass that nobody goes back: in a chain, a ReLU writes over the output of the Linear layer just before it.
 
-    Any other call in between means that somebody else may see that output, too; then it stays as it is.
+    Any other layer that calls the two may go on to use that output; then it stays as it is.
     """
 
     remembers = False
-    fresh: Any = None
+    around: Any = None  # the layer that calls others
+    fresh: Any = None  # what a Linear layer gave to the ReLU that a chain calls next
 
     def forward(self, layer, p, x, key):
         if type(layer) is ReLU and x is self.fresh:
             return np.maximum(x, 0, out=x), None
-        self.fresh = None
+        around, self.around, self.fresh = self.around, layer, None
         y, cache = super().forward(layer, p, x, key)
-        self.fresh = y if type(layer) is Linear else None
+        self.around = around
+        self.fresh = y if type(layer) is Linear and type(around) is Chain else None
         return y, cache
 
 

@@ -59,6 +59,9 @@ class Sliding(Layer):
         if len(shape) != self.axes + 1:
             fix = f"Add Reshape({(*shape, 1)}) before it: one channel." if len(shape) == self.axes else ""
             raise ShapeError(self, f"(batch, {', '.join(names)}, channels)", f"(batch, {', '.join(map(str, shape))})", fix)
+        if None in shape:
+            fix = "Pad them to one length; Network.fit takes the length of each as lengths=."
+            raise ShapeError(self, "sequences of one length", "sequences of different length", fix)
         windows = self.windows()
         count = windows.places(shape[:-1])
         if min(count) < 1:

@@ -26,7 +26,7 @@ def foretold(job: Any) -> bool:
 def run_ahead(run: Any, data: Batch, together: int, length: int, bar: Any, finish: Callable[..., None]) -> None:
     """Train `together` epochs a call and tell them one by one, until the end of one changes the plan for the next.
 
-    Then (the fit stops, or goes on with another learning rate) the call is made again up to there: the same program on
+    Then (the fit stops or fails, or goes on with another learning rate) the call is made again up to there: the same program on
     the same numbers, so the same path. What is left of the fit is for the caller to go on with.
     """
     from .loop import describe, epoch_rates, means, plans
@@ -35,6 +35,10 @@ def run_ahead(run: Any, data: Batch, together: int, length: int, bar: Any, finis
     kind, moves = job.optimizer.kind(), isinstance(job.optimizer.learning_rate, Schedule)
     if callable(job.order):
         job.order = Remembered(job.order)
+
+    def again(before: Any, plan: Any, epochs: int) -> Any:
+        return engine.train(net, loss, kind, before, data, engine.put(plan._replace(count=np.int32(epochs * steps))))[0]
+
     while run.epoch < job.epochs and not run.stopping:
         began, before, n = time.perf_counter(), run.state, min(together, job.epochs - run.epoch)
         (plan,) = plans(run, together, together, length, length)
@@ -47,11 +51,15 @@ def run_ahead(run: Any, data: Batch, together: int, length: int, bar: Any, finis
             if bar is not SILENT:
                 bar.advance(len(job.data.x), run.epoch + 1, describe(run, totals))
             run.epoch += 1
-            finish(means(loss, totals), seconds)
+            try:
+                finish(means(loss, totals), seconds)
+            except BaseException:  # a callback's: what was learned up to here stays
+                run.state = again(before, plan, i)
+                raise
             rates = plan.rates[i * steps : (i + 1) * steps]  # of the next epoch, as they were foretold
             moved = moves and i < n and not np.array_equal(epoch_rates(run, range(run.epoch, run.epoch + 1)), rates)
             if i < n and (run.stopping or moved):
-                run.state = engine.train(net, loss, kind, before, data, engine.put(plan._replace(count=np.int32(i * steps))))[0]
+                run.state = again(before, plan, i)
                 return
         call(run, "pause")
 

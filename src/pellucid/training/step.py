@@ -70,7 +70,7 @@ def training_step(Ops: Any, net: Any, loss: Any, optimizer: Any, state: State, b
     ops = Ops(training=True, seed=state.seed, step=state.step, weight=batch.weight, lengths=batch.lengths)
     g = gradients(ops, net, loss, state.params, batch)
     state, value = updated(ops, optimizer, state, g.loss, g.params, rate)
-    return state, sums(ops, loss, value, g.weight, g.y, batch.target)
+    return state, sums(ops, loss, value * g.weight.sum(), g.weight, g.y, batch.target)
 
 
 def updated(ops: Any, optimizer: Any, state: State, value: Any, grads: Any, rate: Any) -> tuple[State, Any]:
@@ -86,7 +86,7 @@ def evaluation_step(Ops: Any, net: Any, loss: Any, params: Any, batch: Batch) ->
     y = ops.forward(net, params, batch.x, "net")[0].astype(batch.weight.dtype, copy=False)
     values, _ = loss(ops, y, batch.target)
     w = weights(ops, values, batch)
-    return sums(ops, loss, (values * w).sum() / w.sum(), w, y, batch.target)
+    return sums(ops, loss, (values * w).sum(), w, y, batch.target)
 
 
 def weights(ops: Any, values: Any, batch: Batch) -> Any:
@@ -99,15 +99,14 @@ def weights(ops: Any, values: Any, batch: Batch) -> Any:
     return w * ops.mask(values.shape[1]).reshape(*values.shape[:2], *(1,) * (values.ndim - 2))
 
 
-def sums(ops: Any, loss: Any, mean: Any, w: Any, y: Any, target: Any) -> tuple[Any, ...]:
-    """A step's total weight, and the weighted sums of the loss and of every score."""
-    total = w.sum()
-    return (total, mean * total, *((score(ops, y, target) * w).sum() for score in loss.scores.values()))
+def sums(ops: Any, loss: Any, total: Any, w: Any, y: Any, target: Any) -> tuple[Any, ...]:
+    """A step's total weight, and the weighted sums of the loss, which is known, and of every score."""
+    return (w.sum(), total, *((score(ops, y, target) * w).sum() for score in loss.scores.values()))
 
 
-def all_finite(xp: Any, *trees: Any) -> Any:
-    """Whether every number is finite: one that is not makes the sum not finite."""
-    return xp.isfinite(sum(leaf.sum() for _, leaf in leaves(trees)))
+def all_finite(xp: Any, sums: Any, params: Any) -> Any:
+    """Whether all sums of losses are finite, and all weights: one that is not makes the sum of all not finite."""
+    return xp.isfinite(sums).all() & xp.isfinite(sum(leaf.sum() for _, leaf in leaves(params)))
 
 
 def write_back(params: Any, kept: dict[tuple[Any, ...], Any]) -> Any:
