@@ -51,11 +51,15 @@ def fitted(net=NET, x=X, **options):
     return parts.fitted(net, x, Y, **{"batch_size": 13, **options})
 
 
-def assert_parts_add_up(seen, net, options):
-    """Compared with NumPy, which takes all rows at once."""
+def assert_parts_add_up(off, seen, net, options):
+    """Compared with NumPy and with the program that takes all rows at once."""
     in_parts = fitted(net, **options)
     assert seen
     assert_same(in_parts, fitted(net, **options, engine="numpy"), rtol=1e-9, atol=1e-11)
+    off()
+    count = len(seen)
+    assert_same(in_parts, fitted(net, **options), rtol=1e-9, atol=1e-11)
+    assert len(seen) == count
 
 
 @pytest.mark.parametrize(
@@ -73,7 +77,7 @@ def assert_parts_add_up(seen, net, options):
 )
 def test_halves_add_up_to_the_whole(halved, net, options):
     """The last batch of 45 rows has 6, all in its first half."""
-    assert_parts_add_up(halved[1], net, options)
+    assert_parts_add_up(*halved, net, options)
 
 
 IMAGES = RNG.normal(size=(45, 6, 6, 2))
@@ -94,7 +98,7 @@ SERIES = {"x": RNG.normal(size=(45, 9, 2)), "lengths": RNG.integers(1, 10, 45)}
 )
 def test_parts_of_images_and_series_add_up_to_the_whole(cut, net, options):
     """The last batch of 45 rows has 6: some of the parts are empty."""
-    assert_parts_add_up(cut[1], net, options)
+    assert_parts_add_up(*cut, net, options)
 
 
 def test_a_population_of_networks_in_parts_computes_the_bits_of_single_fits(cut):

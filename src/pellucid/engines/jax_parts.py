@@ -113,6 +113,4 @@ def joined(optimizer: Any, state: Any, parts: list[Any], data: Batch, plan: Any,
     return state, lax.dynamic_update_index_in_dim(table, row.at[1].set(value * row[0]), i, 0)
 
 
-@jax.jit
-def finite(sums: Any, params: Any) -> Any:
-    return all_finite(jnp, sums, params)
+finite = jax.jit(functools.partial(all_finite, jnp))
