@@ -42,15 +42,14 @@ def scan_rows(function: Callable[[Any, Any], Any], carry: Any, xs: Any, reverse:
 
     Rows are the first axis of what is carried, and the second of `xs` (behind the steps).
     """
-    try:
-        from jax.experimental import pallas
-        from jax.experimental.pallas import triton
-    except ImportError:  # JAX 0.11 says that a later version will not have it
-        return None
-    warnings.filterwarnings("ignore", "The Pallas Triton backend is deprecated", DeprecationWarning)
     states, inputs = jax.tree.leaves(carry), jax.tree.leaves(xs)
-    if not (states and inputs) or any(np.ndim(a) != n or not np.size(a) for many, n in ((states, 2), (inputs, 3)) for a in many):
+    if (
+        not (tools := pallas_for_gpu())
+        or not (states and inputs)
+        or any(np.ndim(a) != n or not np.size(a) for many, n in ((states, 2), (inputs, 3)) for a in many)
+    ):
         return None
+    pallas, triton = tools
     (steps, rows), cut = inputs[0].shape[:2], Pieces(states[0].shape[-1])
     some = jax.tree.map(lambda a: a[:2], carry), jax.tree.map(lambda a: a[0, :2], xs)  # two rows tell what has rows from what has not
     traced, (_, shapes) = jax.make_jaxpr(function, return_shape=True)(*some)
@@ -84,7 +83,7 @@ def scan_rows(function: Callable[[Any, Any], Any], carry: Any, xs: Any, reverse:
 
         def body(i: Any, now: Any) -> Any:
             (h, x), following = now, at(place(jnp.minimum(i + 1, steps - 1)))  # on its way while this step is computed
-            found = cut.evaluate(program, [*shared, *h, *(x.get(k) for k in range(len(inputs)))])
+            found = evaluate(program, [*shared, *h, *(x.get(k) for k in range(len(inputs)))], cut.operation)
             if not all(isinstance(value, list) for value in found):
                 raise Unknown("a number for all units")
             for ref, k in zip(y, stored, strict=True):
@@ -128,6 +127,27 @@ class Unknown(Exception):
     """Something that no kernel can do."""
 
 
+def pallas_for_gpu() -> tuple[Any, Any] | None:
+    """What a kernel is written with, if JAX has it."""
+    try:
+        from jax.experimental import pallas
+        from jax.experimental.pallas import triton
+    except ImportError:  # JAX 0.11 says that a later version will not have it
+        return None
+    warnings.filterwarnings("ignore", "The Pallas Triton backend is deprecated", DeprecationWarning)
+    return pallas, triton
+
+
+def evaluate(program: Any, given: list[Any], operation: Callable[..., list[Any]]) -> list[Any]:
+    """What a program computes, with another way to do each operation."""
+    known = dict(zip((*program.constvars, *program.invars), given, strict=True))
+    read = lambda v: v.val if hasattr(v, "val") else known[v]  # noqa: E731
+    for equation in program.eqns:
+        found = operation(equation, [read(v) for v in equation.invars], **equation.params)
+        known |= zip(equation.outvars, found, strict=True)
+    return [read(v) for v in program.outvars]
+
+
 class Pieces:
     """How arrays are cut: into pieces of one width, each filled up with zeros to a power of two."""
 
@@ -166,22 +186,13 @@ class Pieces:
         for i, piece in enumerate(value):
             ref[*place, i * self.wide : (i + 1) * self.wide] = piece
 
-    def evaluate(self, program: Any, given: list[Any]) -> list[Any]:
-        """What a program computes of one row: numbers, and arrays in pieces."""
-        known = dict(zip((*program.constvars, *program.invars), given, strict=True))
-        read = lambda v: v.val if hasattr(v, "val") else known[v]  # noqa: E731
-        for equation in program.eqns:
-            found = self.operation(equation, [read(v) for v in equation.invars], **equation.params)
-            known |= zip(equation.outvars, found, strict=True)
-        return [read(v) for v in program.outvars]
-
     def operation(self, equation: Any, values: list[Any], **settings: Any) -> list[Any]:
-        """One operation of such a program."""
+        """One operation of a program on one row: numbers, and arrays in pieces."""
         name, kinds = equation.primitive.name, [v.aval.dtype for v in equation.invars]
         lists = [v for v in values if isinstance(v, list)]
         matrices = [isinstance(v[0], list) for v in lists]
         if name == "jit" and not settings["jaxpr"].consts:
-            return self.evaluate(settings["jaxpr"].jaxpr, values)
+            return evaluate(settings["jaxpr"].jaxpr, values, self.operation)
         if any(kind not in (bool, jnp.float32) for kind in (*kinds, *(v.aval.dtype for v in equation.outvars))):
             raise Unknown("other numbers")
         if name == "dot_general" and matrices == [False, True] and settings["dimension_numbers"] == (((1,), (0,)), ((), ())):

@@ -94,16 +94,16 @@ class Ops:
     def uniform(self, shape: tuple[int, ...]) -> Any:
         """Numbers in [0, 1), the same bits on every engine: a hash of seed, step, place and position."""
         self.refuse_in_scan("uniform", "Draw the numbers of all steps before, and hand them to the scan.")
-        size = 1
-        for n in shape:
-            size *= n
         xp = self.xp
         seed, step = (xp.asarray(v).astype(xp.uint32).reshape(1) for v in (self.seed, self.step))
         paths, running = self.places(self.path) if self.places else ([self.path], 0)
         place = xp.asarray([zlib.crc32(repr(path[1:]).encode()) for path in paths], dtype=xp.uint32)[running].reshape(1)
-        positions = xp.arange(size, dtype=xp.uint32)
+        rows, *others = shape or (1,)
+        positions = xp.arange(rows, dtype=xp.uint32)
         if self.first is not None:
-            positions = positions + xp.asarray(self.first * (size // shape[0])).astype(xp.uint32)
+            positions = positions + xp.asarray(self.first).astype(xp.uint32)
+        for n in others:
+            positions = positions[..., None] * xp.uint32(n) + xp.arange(n, dtype=xp.uint32)
         bits = counter_hash(xp, [seed, place, step, positions])
         return ((bits >> 8).astype(xp.float32) * 2.0**-24).reshape(shape)
 

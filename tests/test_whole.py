@@ -1,0 +1,149 @@
+"""Training steps of a small network as one kernel: the same numbers as step by step.
+
+Without a GPU the kernel is interpreted, and translated for one, which refuses what a GPU cannot do.
+"""
+
+import functools
+
+import numpy as np
+import pytest
+
+import pellucid as pc
+from pellucid import Linear, Network
+from pellucid.engines import get_engine
+from pellucid.training.step import Batch, Plan, State
+from pellucid.tree import leaves
+
+jax = pytest.importorskip("jax")
+
+from pellucid.engines import jax as engine  # noqa: E402
+from pellucid.engines import jax_whole, pile  # noqa: E402
+
+HERE = jax.default_backend() != "cpu"  # whether there is a GPU
+
+
+class Steps:
+    """A network, an optimizer and eight mini-batches, of which five are meant."""
+
+    def __init__(self, net, loss="softmax_cross_entropy", optimizer=None, size=10, outputs=3, inputs=(6,), dtype="float32"):
+        rng, optimizer = np.random.default_rng(0), optimizer or pc.SGD(0.1)
+        model = Network(net, inputs, loss, seed=1, dtype=dtype)
+        kind, classes = optimizer.kind(), model.loss.classes
+        target = rng.integers(0, outputs if classes == "one" else 2, 40 if classes == "one" else (40, outputs))
+        target = model.loss.prepare(target, (outputs,), model.dtype)
+        self.static = model.net, model.loss, kind
+        seed = np.uint32(7)
+        self.state = State(model.params, kind.slots(model.params), optimizer.numbers(model.dtype), np.int32(0), seed)
+        self.data = Batch(rng.normal(size=(40, *inputs)).astype(dtype), target, rng.random(40).astype(dtype))
+        sizes, rates = np.full(8, max(1, size - 1), np.int32), rng.random(8).astype(dtype) / 10
+        self.plan = Plan(rng.integers(0, 40, (8, size)).astype(np.int32), sizes, rates, np.int32(5))
+
+    def args(self):
+        return self.state, self.data, self.plan
+
+    def expected(self):
+        state, sums, finite = get_engine("numpy").train(*self.static, *self.args())
+        return state, np.asarray(sums), finite
+
+
+@pytest.fixture
+def on_gpu(monkeypatch):
+    """Programs as for a GPU, where there may be none; what is given is told whether each was made as one kernel."""
+    made = []
+
+    def run_steps(*args):
+        made.append(found := jax_whole.run_steps(*args, interpret=not HERE))
+        return found
+
+    for module in (engine, engine.jax_conv):
+        monkeypatch.setattr(module, "on_cpu", lambda: False)
+    monkeypatch.setattr(engine, "run_steps", run_steps)
+    with engine.precision(np.float32, "highest"):
+        yield made
+
+
+def program(steps):
+    """A program of its own: nobody else's may be there already, or be left behind."""
+    return jax.jit(functools.partial(engine.chunk.__wrapped__, *steps.static))
+
+
+def assert_same(found, expected):
+    (state, sums, finite), (wanted, rows, ok) = found, expected
+    np.testing.assert_allclose(sums[: len(rows)], rows, rtol=2e-5, atol=2e-5)
+    assert not np.asarray(sums)[len(rows) :].any()  # steps that are not meant
+    assert bool(finite) == bool(ok)
+    assert int(state.step) == int(wanted.step)
+    for mine, other in ((state.params, wanted.params), (state.slots, wanted.slots)):
+        for path, value in leaves(other):
+            np.testing.assert_allclose(dict(leaves(mine))[path], value, rtol=2e-4, atol=2e-6, err_msg=str(path))
+
+
+CASES = {
+    "plain": lambda: Steps(Linear(5) >> pc.ReLU() >> Linear(3)),
+    "powers of two": lambda: Steps(Linear(32) >> pc.Tanh() >> Linear(16), size=16, outputs=16, inputs=(64,)),
+    "normalised": lambda: Steps(
+        Linear(20, bias=False) >> pc.BatchNorm() >> pc.Tanh() >> pc.Dropout(0.3) >> Linear(3), optimizer=pc.Adam(0.01)
+    ),
+    "one output": lambda: Steps(Linear(5) >> pc.LayerNorm() >> pc.SiLU() >> Linear(1), "huber", pc.RMSProp(0.01), outputs=1),
+    "narrow": lambda: Steps(
+        Linear(1) >> pc.Sigmoid() >> Linear(4) >> pc.ELU() >> Linear(3) >> pc.Softmax(),
+        "cross_entropy",
+        pc.SGD(0.1, momentum=0.9, nesterov=True, clip_norm=0.1),
+    ),
+    "many rows": lambda: Steps(Linear(7) >> pc.LeakyReLU() >> Linear(2), "sigmoid_cross_entropy", pc.AdamW(0.01), 33, 2),
+    "one row": lambda: Steps(Linear(9) >> pc.Softplus() >> Linear(3), "log_cosh", pc.SGD(0.1, weight_decay=0.1), 1),
+    "skip": lambda: Steps(Linear(6) >> pc.ReLU() >> (pc.Identity() + Linear(6)) >> pc.LogSoftmax() >> Linear(3), "brier"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_steps_in_one_kernel_are_the_training_steps(name, on_gpu, monkeypatch):
+    steps = CASES[name]()
+    found = program(steps)(*steps.args())
+    assert on_gpu.pop()
+    assert_same(found, steps.expected())
+    if not HERE:
+        monkeypatch.setattr(jax_whole, "fits", lambda *_: True)
+        monkeypatch.setattr(engine, "run_steps", jax_whole.run_steps)
+        assert "triton" in program(steps).trace(*steps.args()).lower(lowering_platforms=("cuda",)).as_text()
+
+
+def test_each_network_of_a_batch_has_its_own_number_of_steps(on_gpu):
+    steps, counts = CASES["plain"](), (5, 2, 8)
+    states = jax.tree.map(lambda a: np.stack([a] * 3), steps.state)
+    plan = Plan(*(np.stack([a] * 3) for a in steps.plan[:3]), np.array(counts, np.int32))
+    pile.program.cache_clear()
+    try:
+        found = pile.program()(*steps.static, states, steps.data, plan)
+    finally:
+        pile.program.cache_clear()
+    assert on_gpu.pop()
+    for k, count in enumerate(counts):
+        steps.plan = steps.plan._replace(count=np.int32(count))
+        assert_same(jax.tree.map(lambda a, k=k: a[k], found), steps.expected())
+
+
+OTHERS = {
+    "an operation that no kernel has": lambda: Steps(Linear(5) >> pc.GELU() >> Linear(3)),
+    "images": lambda: Steps(pc.Conv2d(2, 3) >> pc.Flatten() >> Linear(3), inputs=(5, 5, 1)),
+    "double precision": lambda: Steps(Linear(5) >> pc.ReLU() >> Linear(3), dtype="float64"),
+    "many weights": lambda: Steps(Linear(160) >> pc.ReLU() >> Linear(160) >> pc.ReLU() >> Linear(3)),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_no_kernel_can_be_made_of_is_compiled_step_by_step(name, on_gpu):
+    steps = OTHERS[name]()
+    with engine.precision(steps.data.x.dtype, "highest"):
+        found = program(steps)(*steps.args())
+    assert on_gpu == [None]
+    assert_same(found, steps.expected())
+
+
+def test_a_kernel_is_made_only_where_the_gpu_has_room_for_the_factors():
+    step = jax.make_jaxpr(lambda x, w: (x @ w, w.T @ x.T))(np.ones((100, 64), np.float32), np.ones((64, 100), np.float32)).jaxpr
+    assert jax_whole.fits(step, "8.6")  # 65,536 bytes, as each is a factor twice
+    assert not jax_whole.fits(step, "")  # nobody knows
+    large = jax.make_jaxpr(jax.jit(lambda x, w: x @ w))(np.ones((300, 64), np.float32), np.ones((64, 100), np.float32)).jaxpr
+    assert not jax_whole.fits(large, "8.0")  # 163,840 of them, and it has 163,000
+    assert jax_whole.fits(large, "9.0")
