@@ -293,14 +293,31 @@ def test_candidates_that_differ_in_numbers_are_trained_beside_one_of_them(model,
 
 
 @pytest.mark.parametrize("rates", [[0.1, 1e-5, 0.02], [1e-5, 0.1, 0.02]])
-def test_a_guest_whose_fit_would_end_early_gets_a_fit_of_its_own(rates, runs):
+@pytest.mark.parametrize("spoiled", [None, MemoryError("the device is full"), 1e9])
+def test_a_guest_whose_fit_would_end_early_is_trained_up_to_there(rates, spoiled, runs, monkeypatch):
+    """And gets a fit of its own where that fails, or where its last losses are not those that it would end with."""
+    trained, train = [], together.train
+
+    def spoiling(group):
+        trained.append(group)
+        if len(trained) == 2 and isinstance(spoiled, Exception):
+            raise spoiled
+        train(group)
+        if len(trained) == 2 and spoiled:
+            for request in group:
+                (state, sums, finite), falling = request.result, np.ones_like(request.result[1])
+                falling[:, 1] = np.linspace(spoiled, 1, len(sums))  # losses do not stop to
+                request.result = state, sums * falling, finite
+
+    monkeypatch.setattr(together, "train", spoiling)
     model, grid = clone(MLP).set_params(max_iter=40, tol=0.01, n_iter_no_change=3), {"learning_rate_init": rates}
     options = {"cv": 3, "scoring": "neg_log_loss"}
     theirs = GridSearchCV(model, grid, **options).fit(X, Y)
     ended = [clone(model).set_params(learning_rate_init=rate).fit(X, Y).n_iter_ for rate in rates]
     assert min(ended) < 40 == max(ended)  # or nothing is tried here
     assert_same_results(pc.PopulationSearchCV(model, grid, how="batched", **options).fit(X, Y), theirs, False)
-    assert 4 < len(runs) < 12
+    assert len(trained) > 1
+    assert len(runs) == 4 if spoiled is None else 4 < len(runs) < 12
 
 
 @pytest.mark.parametrize("rates", [[1e300, 0.01, 0.02], [0.01, 1e300, 0.02]])

@@ -176,23 +176,32 @@ class Meeting:
         """If all are waiting, train them: those of one kind as one program."""
         if not self.waiting or sum(map(len, self.waiting)) < min(self.at_once, self.left):
             return
-        groups, waiting, self.waiting = defaultdict[Any, list[Request]](list), self.waiting, []
+        wanted, waiting, self.waiting = list[Request](), self.waiting, []
         try:
-            room = self.at_once - len(waiting)
             for request in waiting:
-                guests = self.seat(request.guests, request, room)
-                groups[request.kind] += [request, *guests]
-                room -= len(guests)
-            for group in groups.values():
-                try:
-                    train(group)
-                except Exception as error:
-                    for request in group:
-                        request.result = error
+                room = self.at_once - len(waiting) - len(wanted)
+                wanted += self.seat(request.guests, request, room)
+            train_kinds([*waiting, *wanted])
+            guests = [guest for request in waiting for guest in request.guests or () if guest.request in wanted]
+            train_kinds([guest.request for guest in guests if guest.shorten()], fill=True)
         finally:
             for request in waiting:
                 request.result = request.result or KeyboardInterrupt()  # the one that came here in between
                 request.done.set()
+
+
+def train_kinds(requests: list[Request], fill: bool = False) -> None:
+    """Train those of one kind as one program; with `fill`, some of them twice, so that few programs serve any number of them."""
+    groups = defaultdict[Any, list[Request]](list)
+    for request in requests:
+        groups[request.kind].append(request)
+    for group in groups.values():
+        more = (1 << (len(group) - 1).bit_length()) - len(group) if fill else 0
+        try:
+            train([*group, *group[:more]])
+        except Exception as error:
+            for request in group:
+                request.result = error
 
 
 class Watched:
@@ -319,6 +328,10 @@ class Request:
         plan = self.plan._replace(rates=np.full_like(self.plan.rates, optimizer.learning_rate))
         return Request(self.static, state, self.data, plan, self.precision)
 
+    def until(self, steps: int) -> Request:
+        """Its first steps."""
+        return Request(self.static, self.state, self.data, self.plan._replace(count=np.int32(steps)), self.precision)
+
     def asks_for_what(self, other: Request) -> bool:
         """Whether it is the same training, number by number."""
         same = are_same(self.plan.rates, other.plan.rates) and self.state.numbers == other.state.numbers
@@ -343,6 +356,10 @@ class Guest:
 
     def __init__(self, optimizer: Any, steps: int) -> None:
         self.optimizer, self.steps = optimizer, steps
+
+    def shorten(self) -> bool:
+        """Whether its own fit would have ended before: then its request is now for the steps up to there, and is trained again."""
+        return False
 
     def leave(self) -> None:
         """Become a fit of its own."""

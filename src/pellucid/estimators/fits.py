@@ -7,6 +7,7 @@ import copy
 import functools
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -64,7 +65,8 @@ class Fit(Guest):
     """
 
     like: Any = None
-    outputs: Any = ()  # of guests, for some rows: rows, and what waits for them
+    request: Any = None
+    outputs: Any = None  # of a guest, for some rows: rows, what waits for those of several guests, which of them is its own
 
     def __init__(self, call: Any, start: Callable[[Any], Any], known: dict[Any, Any]) -> None:
         self.call, self.start, self.future, self.guests = call, start, Future[Any](), Beside(self)
@@ -102,19 +104,16 @@ class Fit(Guest):
             found = self.call()
         finally:
             del LOCAL.kept
-        trained, known = self.seated(), list[tuple[np.ndarray, np.ndarray]]()
-        with contextlib.suppress(Exception):  # where the device is full, NumPy computes them
-            known = [(x, wait()) for x, wait in self.outputs]
-        self.outputs, self.guests.request = (), None  # the device has room for others
-        for i, guest in enumerate(trained):
-            result, guest.request = guest.request.result, None
+        self.guests.request = None  # the device has room for others
+        for guest in self.seated():
             try:
-                guest.end(*result[1:])
-                guest.score(self, Told(self.estimator.network_, result[0].params, [(x, y[i]) for x, y in known]), found[0])
+                guest.end()
+                guest.score(self, found[0])
             except Exception:  # its own fit will end otherwise, or raise this
                 meeting.back(guest)
             else:
                 meeting.ended()
+            guest.request = guest.outputs = None
         return found
 
     def seated(self) -> list[Any]:
@@ -123,26 +122,45 @@ class Fit(Guest):
 
     def foretell(self) -> None:
         """Let the device compute what guests give for the rows that they are scored on; this fit goes on meanwhile."""
-        requests, dtype = [guest.request for guest in self.seated()], self.estimator.network_.dtype
         names = ("test_scores", "train_scores")[: 1 + self.options["return_train_score"]]
         self.parts = {name: [a[rows, ...] for a in self.data] for name, rows in zip(names, reversed(self.rows), strict=False)}
-        several = [x for x, _ in self.parts.values() if requests and x.dtype == dtype and len(x)]
-        with contextlib.suppress(Exception):
-            self.outputs = [(x, outputs_of(requests, x, self.origin(x))) for x in several]
+        several, piles = [x for x, _ in self.parts.values() if x.dtype == self.estimator.network_.dtype and len(x)], defaultdict(list)
+        for guest in self.seated():
+            if isinstance(guest.request.result, tuple):
+                piles[guest.request.result[0].params.pile].append(guest)
+        for guests in piles.values():
+            with contextlib.suppress(Exception):  # where the device is full, NumPy computes them
+                waits = [(x, functools.cache(outputs_of([guest.request for guest in guests], x, self.origin(x)))) for x in several]
+                for i, guest in enumerate(guests):
+                    guest.outputs = waits, i
 
-    def end(self, sums: np.ndarray, finite: bool) -> None:
+    def last_epoch(self) -> int | None:
+        """The epoch with which its own fit would have ended by itself, if it would."""
+        (_, sums, _), steps = self.request.result, int(self.request.plan.count)
+        totals = sums[:steps].astype(np.float64).reshape(steps * self.epochs // self.steps, -1, sums.shape[1]).sum(1)
+        return self.candidate._last_epoch(totals[:, 1] / totals[:, 0])
+
+    def shorten(self) -> bool:
+        self.last = self.last_epoch() if isinstance(self.request.result, tuple) else None
+        if self.last in (None, self.epochs):
+            return False
+        self.request = self.request.until(self.last * self.steps // self.epochs)
+        return True
+
+    def end(self) -> None:
         """Say what its own fit would say at its end; raise if that would have been another one."""
-        totals = sums[: self.steps].astype(np.float64).reshape(self.epochs, -1, sums.shape[1]).sum(1)
-        last = self.candidate._last_epoch(totals[:, 1] / totals[:, 0])
-        if not finite or last not in (None, self.epochs):
+        if not self.request.result[2] or (self.request.plan.count < self.steps and self.last_epoch() != self.last):
             raise ArithmeticError
-        if last is None:
+        if self.last is None:
             self.candidate._warn_of("all epochs done")
 
-    def score(self, host: Fit, network: Network, found: dict[str, Any]) -> None:
+    def score(self, host: Fit, found: dict[str, Any]) -> None:
         """Score the network that was trained beside the host as that one was scored."""
-        fitted, began = copy.copy(host.estimator), time.time()
-        fitted.network_ = network
+        fitted, began, known = copy.copy(host.estimator), time.time(), list[Any]()
+        with contextlib.suppress(Exception):
+            waits, i = self.outputs
+            known = [(x, wait()[i]) for x, wait in waits]
+        fitted.network_ = Told(host.estimator.network_, self.request.result[0].params, known)
         scorer, error_score = self.options["scorer"], self.options["error_score"]
         scores = {name: _score(fitted, *part, scorer, {}, error_score) for name, part in host.parts.items()}
         self.future.set_result([{**found, "fit_error": None, **scores, "score_time": time.time() - began}])
@@ -187,6 +205,9 @@ class Refit(Fit):
         self.estimator, self.data, self.start, self.future = estimator, data, start, Future()
         self.compare({}, settings, *data)
         self.guests = Refits(self, refits, part)
+
+    def shorten(self) -> bool:
+        return False  # the refit that is asked for looks for all its steps
 
     def run(self, meeting: Meeting) -> None:
         LOCAL.kept = False
