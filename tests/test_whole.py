@@ -102,7 +102,7 @@ def test_steps_in_one_kernel_are_the_training_steps(name, on_gpu, monkeypatch):
     found = program(steps)(*steps.args())
     assert on_gpu.pop()
     assert_same(found, steps.expected())
-    if not HERE:
+    if not HERE and jax.__version_info__ < (0, 11):  # which translates for a GPU only where there is one
         monkeypatch.setattr(jax_whole, "fits", lambda *_: True)
         monkeypatch.setattr(engine, "run_steps", jax_whole.run_steps)
         assert "triton" in program(steps).trace(*steps.args()).lower(lowering_platforms=("cuda",)).as_text()

@@ -298,16 +298,16 @@ def test_a_guest_whose_fit_would_end_early_is_trained_up_to_there(rates, spoiled
     """And gets a fit of its own where that fails, or where its last losses are not those that it would end with."""
     trained, train = [], together.train
 
-    def spoiling(group):
+    def spoiling(group, later=False):
         trained.append(group)
         if len(trained) == 2 and isinstance(spoiled, Exception):
             raise spoiled
-        train(group)
+        train(group, later)
         if len(trained) == 2 and spoiled:
             for request in group:
-                (state, sums, finite), falling = request.result, np.ones_like(request.result[1])
+                (state, sums, finite), falling = request.result, np.ones(np.shape(request.result[1]))
                 falling[:, 1] = np.linspace(spoiled, 1, len(sums))  # losses do not stop to
-                request.result = state, sums * falling, finite
+                request.result = state, np.asarray(sums) * falling, finite
 
     monkeypatch.setattr(together, "train", spoiling)
     model, grid = clone(MLP).set_params(max_iter=40, tol=0.01, n_iter_no_change=3), {"learning_rate_init": rates}
@@ -335,7 +335,7 @@ def test_a_guest_or_a_host_that_fails_gets_the_error_score(rates):
 
 def test_guests_of_a_program_that_fails_get_fits_of_their_own(monkeypatch):
     failures, train = [MemoryError("the device is full")], together.train
-    monkeypatch.setattr(together, "train", lambda group: raise_(failures.pop()) if failures else train(group))
+    monkeypatch.setattr(together, "train", lambda *args: raise_(failures.pop()) if failures else train(*args))
     grid = {"learning_rate_init": [0.001, 0.01, 0.02]}
     with pytest.warns(FitFailedWarning, match=r"3 fits failed out of a total of 9[\s\S]*the device is full"):
         mine = pc.PopulationSearchCV(MLP, grid, cv=3, how="batched", error_score=-1.0).fit(X, Y)
@@ -364,7 +364,7 @@ def test_whoever_waits_is_told_when_the_search_ends_before_its_time(monkeypatch)
     monkeypatch.setattr(fits.Refits, "want", lambda self, request, fits: True)
     with pytest.raises(ValueError, match="n_splits=60 cannot be greater"):
         pc.PopulationSearchCV(MLP, {"alpha": [0.1, 0.2]}, cv=60, how="batched").fit(X, Y)
-    monkeypatch.setattr(together, "train", lambda group: raise_(KeyboardInterrupt()))
+    monkeypatch.setattr(together, "train", lambda *args: raise_(KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
         pc.PopulationSearchCV(MLP, {"alpha": [0.1, 0.2]}, cv=3, how="batched").fit(X, Y)
     assert threading.active_count() == before
@@ -498,7 +498,7 @@ def test_numbers_that_are_zero_make_another_kind(runs):
 def test_more_fits_than_train_at_once_have_guests_in_several_rounds(runs, monkeypatch):
     monkeypatch.setattr(search, "AT_ONCE", 7)
     sizes, train = [], together.train
-    monkeypatch.setattr(together, "train", lambda group: sizes.append(len(group)) or train(group))
+    monkeypatch.setattr(together, "train", lambda group, *later: sizes.append(len(group)) or train(group, *later))
     grid = {"learning_rate_init": np.logspace(-3, -1, 8).tolist()}
     theirs = GridSearchCV(MLP, grid, cv=3).fit(X, Y)
     assert_same_results(pc.PopulationSearchCV(MLP, grid, cv=3, how="batched").fit(X, Y), theirs, False)

@@ -78,8 +78,7 @@ class Part:
 
     @classmethod
     def all_of(cls, pile: Any, index: int, state: State) -> State:
-        parts = {field: cls(pile, index, field) for field in ("params", "slots", "step")}
-        return state._replace(**parts)
+        return State(cls(pile, index, "params"), cls(pile, index, "slots"), state.numbers, cls(pile, index, "step"), state.seed)
 
     def get(self) -> Any:
         import jax
@@ -87,8 +86,18 @@ class Part:
         return jax.tree.map(lambda a: np.array(a[self.index]), self.pile.read(self.field))
 
 
-def train(group: list[Request]) -> None:
-    """Train a group as one program, and give each request its result."""
+class Later:
+    """A member's entry of an array that the device may not have computed yet; NumPy waits for it."""
+
+    def __init__(self, array: Any, index: int) -> None:
+        self.array, self.index = array, index
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(np.asarray(self.array)[self.index], dtype)
+
+
+def train(group: list[Request], later: bool = False) -> None:
+    """Train a group as one program, and give each request its result; with `later` nobody waits for it."""
     from . import jax as engine
 
     first = group[0]
@@ -110,10 +119,12 @@ def train(group: list[Request]) -> None:
             rows=spread()(rows, which, pile.starts), sizes=sizes, rates=rates, count=count if len(counts) > 1 else np.int32(counts.pop())
         )
         state, sums, finite = program()(*first.static, pile.state, pile.data, plan)
-        sums, finite = np.asarray(sums), np.asarray(finite)
+        if not later:
+            sums, finite = np.asarray(sums), np.asarray(finite)
     trained = Pile(state, pile.data, pile.starts, pile.source)
     for i, request in zip(places, group, strict=True):
-        request.result = Part.all_of(trained, i, request.state), sums[i], finite[i]
+        outcome = (Later(sums, i), Later(finite, i)) if later else (sums[i], finite[i])
+        request.result = Part.all_of(trained, i, request.state), *outcome
 
 
 def alike(orders: list[np.ndarray]) -> tuple[list[np.ndarray], list[int]]:

@@ -182,23 +182,32 @@ class Meeting:
                 room = self.at_once - len(waiting) - len(wanted)
                 wanted += self.seat(request.guests, request, room)
             train_kinds([*waiting, *wanted])
-            guests = [guest for request in waiting for guest in request.guests or () if guest.request in wanted]
-            train_kinds([guest.request for guest in guests if guest.shorten()], fill=True)
+            hosts = [request.guests for request in waiting if request.guests and request is request.guests.request]
+            again = [guest.request for guests in hosts for guest in guests if guest.request and guest.shorten()]
+            for guests in hosts:
+                guests.trained()
+            if again:  # the device does so while those are scored
+                train_kinds(again, later=True)
+                for guests in hosts:
+                    guests.trained()
         finally:
             for request in waiting:
                 request.result = request.result or KeyboardInterrupt()  # the one that came here in between
                 request.done.set()
 
 
-def train_kinds(requests: list[Request], fill: bool = False) -> None:
-    """Train those of one kind as one program; with `fill`, some of them twice, so that few programs serve any number of them."""
+def train_kinds(requests: list[Request], later: bool = False) -> None:
+    """Train those of one kind as one program; `later`: who looks at an outcome waits for it.
+
+    Then some are trained twice, so that few programs serve any number of them.
+    """
     groups = defaultdict[Any, list[Request]](list)
     for request in requests:
         groups[request.kind].append(request)
     for group in groups.values():
-        more = (1 << (len(group) - 1).bit_length()) - len(group) if fill else 0
+        more = (1 << (len(group) - 1).bit_length()) - len(group) if later else 0
         try:
-            train([*group, *group[:more]])
+            train([*group, *group[:more]], later)
         except Exception as error:
             for request in group:
                 request.result = error
@@ -270,8 +279,6 @@ class Together(Watched):
         if request.guests is not None and not request.guests.want(request, self.meeting.fits):
             raise NotWorthwhile
         state, sums, finite = self.meeting.wait(request)
-        if request.guests and request is request.guests.request:
-            request.guests.trained()
         return self.get(state) if carries_state(net) else state, sums, finite
 
 
@@ -378,7 +385,7 @@ class Guests(list[Any]):
         return True
 
     def trained(self) -> None:
-        """Called when they are, before the host goes on."""
+        """Called when they are, before the host goes on; once more when those that were shortened are."""
 
 
 def are_same(a: Any, b: Any) -> bool:

@@ -66,6 +66,7 @@ class Fit(Guest):
 
     like: Any = None
     request: Any = None
+    shortened = False  # whether it was trained again, up to where it ends
     outputs: Any = None  # of a guest, for some rows: rows, what waits for those of several guests, which of them is its own
 
     def __init__(self, call: Any, start: Callable[[Any], Any], known: dict[Any, Any]) -> None:
@@ -105,15 +106,15 @@ class Fit(Guest):
         finally:
             del LOCAL.kept
         self.guests.request = None  # the device has room for others
-        for guest in self.seated():
-            try:
+        for guest in sorted(self.seated(), key=lambda guest: guest.shortened):  # of those last, which may be in training still
+            with contextlib.suppress(Exception):  # its own fit will end otherwise, or raise this
                 guest.end()
                 guest.score(self, found[0])
-            except Exception:  # its own fit will end otherwise, or raise this
-                meeting.back(guest)
-            else:
-                meeting.ended()
             guest.request = guest.outputs = None
+            if guest.future.done():
+                meeting.ended()
+            else:
+                meeting.back(guest)
         return found
 
     def seated(self) -> list[Any]:
@@ -126,7 +127,7 @@ class Fit(Guest):
         self.parts = {name: [a[rows, ...] for a in self.data] for name, rows in zip(names, reversed(self.rows), strict=False)}
         several, piles = [x for x, _ in self.parts.values() if x.dtype == self.estimator.network_.dtype and len(x)], defaultdict(list)
         for guest in self.seated():
-            if isinstance(guest.request.result, tuple):
+            if isinstance(guest.request.result, tuple) and not guest.outputs:
                 piles[guest.request.result[0].params.pile].append(guest)
         for guests in piles.values():
             with contextlib.suppress(Exception):  # where the device is full, NumPy computes them
@@ -136,20 +137,19 @@ class Fit(Guest):
 
     def last_epoch(self) -> int | None:
         """The epoch with which its own fit would have ended by itself, if it would."""
-        (_, sums, _), steps = self.request.result, int(self.request.plan.count)
-        totals = sums[:steps].astype(np.float64).reshape(steps * self.epochs // self.steps, -1, sums.shape[1]).sum(1)
+        sums, steps = np.asarray(self.request.result[1], np.float64), int(self.request.plan.count)
+        totals = sums[:steps].reshape(steps * self.epochs // self.steps, -1, sums.shape[1]).sum(1)
         return self.candidate._last_epoch(totals[:, 1] / totals[:, 0])
 
     def shorten(self) -> bool:
         self.last = self.last_epoch() if isinstance(self.request.result, tuple) else None
-        if self.last in (None, self.epochs):
-            return False
-        self.request = self.request.until(self.last * self.steps // self.epochs)
-        return True
+        if self.last is not None and self.last < self.epochs:
+            self.shortened, self.request = True, self.request.until(self.last * self.steps // self.epochs)
+        return self.shortened
 
     def end(self) -> None:
         """Say what its own fit would say at its end; raise if that would have been another one."""
-        if not self.request.result[2] or (self.request.plan.count < self.steps and self.last_epoch() != self.last):
+        if not np.asarray(self.request.result[2]) or (self.shortened and self.last_epoch() != self.last):
             raise ArithmeticError
         if self.last is None:
             self.candidate._warn_of("all epochs done")
@@ -174,7 +174,8 @@ class Beside(Guests):
         self.host = host
 
     def trained(self) -> None:
-        self.host.foretell()
+        with contextlib.suppress(Exception):  # of scores that nobody can foretell, which are told when it is their turn
+            self.host.foretell()
 
 
 class Told(Network):

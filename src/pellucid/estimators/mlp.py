@@ -253,7 +253,7 @@ class BaseMLP(NetworkEstimator):
 
     def _last_epoch(self, losses: np.ndarray) -> int | None:
         count, best = 0, np.inf
-        for epoch, now in enumerate(losses, 1):
+        for epoch, now in enumerate(losses.tolist(), 1):
             count, best = counted(count, best, now, self.tol)
             if count > self.n_iter_no_change:
                 return epoch
