@@ -186,10 +186,7 @@ class Meeting:
             again = [guest.request for guests in hosts for guest in guests if guest.request and guest.shorten()]
             for guests in hosts:
                 guests.trained()
-            if again:  # the device does so while those are scored
-                train_kinds(again, later=True)
-                for guests in hosts:
-                    guests.trained()
+            train_kinds(again, later=True)  # while the others are scored
         finally:
             for request in waiting:
                 request.result = request.result or KeyboardInterrupt()  # the one that came here in between
@@ -385,7 +382,7 @@ class Guests(list[Any]):
         return True
 
     def trained(self) -> None:
-        """Called when they are, before the host goes on; once more when those that were shortened are."""
+        """Called when they are, before the host goes on, and before those that were shortened are trained again."""
 
 
 def are_same(a: Any, b: Any) -> bool:

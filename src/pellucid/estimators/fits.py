@@ -7,7 +7,6 @@ import copy
 import functools
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -67,7 +66,7 @@ class Fit(Guest):
     like: Any = None
     request: Any = None
     shortened = False  # whether it was trained again, up to where it ends
-    outputs: Any = None  # of a guest, for some rows: rows, what waits for those of several guests, which of them is its own
+    outputs: Any = ((), 0)  # for some rows: what waits for those of several guests, and which of them is this one
 
     def __init__(self, call: Any, start: Callable[[Any], Any], known: dict[Any, Any]) -> None:
         self.call, self.start, self.future, self.guests = call, start, Future[Any](), Beside(self)
@@ -110,7 +109,7 @@ class Fit(Guest):
             with contextlib.suppress(Exception):  # its own fit will end otherwise, or raise this
                 guest.end()
                 guest.score(self, found[0])
-            guest.request = guest.outputs = None
+            guest.request, guest.outputs = None, ((), 0)
             if guest.future.done():
                 meeting.ended()
             else:
@@ -125,15 +124,13 @@ class Fit(Guest):
         """Let the device compute what guests give for the rows that they are scored on; this fit goes on meanwhile."""
         names = ("test_scores", "train_scores")[: 1 + self.options["return_train_score"]]
         self.parts = {name: [a[rows, ...] for a in self.data] for name, rows in zip(names, reversed(self.rows), strict=False)}
-        several, piles = [x for x, _ in self.parts.values() if x.dtype == self.estimator.network_.dtype and len(x)], defaultdict(list)
-        for guest in self.seated():
-            if isinstance(guest.request.result, tuple) and not guest.outputs:
-                piles[guest.request.result[0].params.pile].append(guest)
-        for guests in piles.values():
-            with contextlib.suppress(Exception):  # where the device is full, NumPy computes them
-                waits = [(x, functools.cache(outputs_of([guest.request for guest in guests], x, self.origin(x)))) for x in several]
-                for i, guest in enumerate(guests):
-                    guest.outputs = waits, i
+        several = [x for x, _ in self.parts.values() if x.dtype == self.estimator.network_.dtype and len(x)]
+        guests = [guest for guest in self.seated() if isinstance(guest.request.result, tuple)]
+        requests = [guest.request for guest in (guests + guests[:1] * len(self.guests))[: len(self.guests)]]  # one program for any number
+        with contextlib.suppress(Exception):  # where the device is full, NumPy computes them
+            outputs = [(x, functools.cache(outputs_of(requests, x, self.origin(x)))) for x in several if requests]
+            for i, guest in enumerate(guests):
+                guest.outputs = outputs, i
 
     def last_epoch(self) -> int | None:
         """The epoch with which its own fit would have ended by itself, if it would."""
@@ -158,8 +155,8 @@ class Fit(Guest):
         """Score the network that was trained beside the host as that one was scored."""
         fitted, began, known = copy.copy(host.estimator), time.time(), list[Any]()
         with contextlib.suppress(Exception):
-            waits, i = self.outputs
-            known = [(x, wait()[i]) for x, wait in waits]
+            outputs, i = self.outputs
+            known = [(x, wait()[i]) for x, wait in outputs]
         fitted.network_ = Told(host.estimator.network_, self.request.result[0].params, known)
         scorer, error_score = self.options["scorer"], self.options["error_score"]
         scores = {name: _score(fitted, *part, scorer, {}, error_score) for name, part in host.parts.items()}
