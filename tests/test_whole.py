@@ -55,7 +55,7 @@ def on_gpu(monkeypatch):
         made.append(found := jax_whole.run_steps(*args, interpret=not HERE))
         return found
 
-    for module in (engine, engine.jax_conv):
+    for module in (engine, engine.jax_conv, jax_whole):
         monkeypatch.setattr(module, "on_cpu", lambda: False)
     monkeypatch.setattr(engine, "run_steps", run_steps)
     with engine.precision(np.float32, "highest"):
@@ -147,3 +147,28 @@ def test_a_kernel_is_made_only_where_the_gpu_has_room_for_the_factors():
     large = jax.make_jaxpr(jax.jit(lambda x, w: x @ w))(np.ones((300, 64), np.float32), np.ones((64, 100), np.float32)).jaxpr
     assert not jax_whole.fits(large, "8.0")  # 163,840 of them, and it has 163,000
     assert jax_whole.fits(large, "9.0")
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_a_compiler_that_refuses_a_kernel_is_not_asked_again(both, monkeypatch, on_gpu):
+    """If it was the kernel: a program that fails without one, too, says why."""
+    steps, tries = CASES["plain"](), []
+
+    def run_steps(*args):
+        tries.append(jax_whole.allowed)
+        if both or jax_whole.allowed:
+            raise NotImplementedError(f"no {len(tries)}")
+
+    monkeypatch.setattr(engine, "run_steps", run_steps)
+    monkeypatch.setattr(jax_whole, "allowed", True)
+    monkeypatch.setattr(engine, "chunk", program(steps))
+    if both:
+        with pytest.raises(NotImplementedError, match="no 2"):
+            jax_whole.with_kernels(engine.chunk, *steps.args())
+        assert jax_whole.allowed
+    else:
+        with pytest.warns(UserWarning, match="whose compiler refused their kernel: no 1"):
+            assert_same(jax_whole.with_kernels(engine.chunk, *steps.args()), steps.expected())
+        jax_whole.with_kernels(engine.chunk, *steps.args())
+        assert jax_whole.run_steps(None, steps.state, steps.data, steps.data, steps.plan) is None
+    assert tries == [True, False]

@@ -22,7 +22,7 @@ from . import stack as stacks
 from .cache import keep_programs
 from .jax_conv import on_cpu
 from .jax_kernel import scan_rows
-from .jax_whole import run_steps
+from .jax_whole import run_steps, with_kernels
 from .ops import Ops
 from .stack import apart, is_stacked
 
@@ -229,7 +229,7 @@ def train(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: An
     """Run the plan's training steps; returns the new state, one row of sums per step, and whether all is finite."""
     rows = 0 if is_stacked(state.params) else rows_of_part(net, loss, optimizer, state.params, data, plan.rows.shape[1])
     if not rows:
-        return chunk(net, loss, optimizer, state, data, plan)
+        return with_kernels(chunk, net, loss, optimizer, state, data, plan)
     if is_recurrent(net):
         return jax_parts.train(net, loss, optimizer, state, data, plan, rows)
     from . import jax_cut

@@ -11,6 +11,7 @@ compared, those that are not there are left out.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,9 +20,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..training.step import Batch, Plan, State
+from .jax_conv import on_cpu
 from .jax_kernel import ENTRYWISE, ON_TRUTH, Unknown, evaluate, pallas_for_gpu
 
-__all__ = ["run_steps"]
+__all__ = ["run_steps", "with_kernels"]
 
 # Measured on an H200: more weights, or more of them and the optimizer's memory, no longer fit into the registers
 WEIGHTS, LARGE = 24_000, 2**16
@@ -40,7 +42,12 @@ def run_steps(step: Callable[..., Any], state: State, data: Batch, known: Batch,
     """
     (steps, size), (before, form) = plan.rows.shape, jax.tree.flatten(state)
     numbers, weights = (sum(math.prod(widened(a.shape)) for a in jax.tree.leaves(tree)) for tree in (state, state.params))
-    if not (tools := pallas_for_gpu()) or weights > WEIGHTS or numbers > LARGE or any(a is not None and a.ndim > 2 for a in data):
+    if (
+        not (allowed and (tools := pallas_for_gpu()))
+        or weights > WEIGHTS
+        or numbers > LARGE
+        or any(a is not None and a.ndim > 2 for a in data)
+    ):
         return None
     pallas, triton = tools
     batch = jax.tree.map(lambda a: jax.ShapeDtypeStruct((size, *a.shape[1:]), a.dtype), data)
@@ -90,6 +97,28 @@ def run_steps(step: Callable[..., Any], state: State, data: Batch, known: Batch,
     for k, value in zip(changing, after, strict=True):
         before[k] = value[tuple(map(slice, before[k].shape))] if before[k].ndim else value[0]
     return jax.tree.unflatten(form, before), jnp.where(jnp.arange(steps)[:, None] < plan.count, table, 0)
+
+
+def with_kernels(program: Any, *args: Any) -> Any:
+    """Run a program; if it fails and does not without kernels, the compiler of this GPU cannot make them: none is made any more."""
+    global allowed
+    try:
+        return program(*args)
+    except Exception as error:
+        if on_cpu() or not allowed:
+            raise
+        allowed = False
+        program.clear_cache()
+        try:
+            found = program(*args)
+        except Exception:
+            allowed = True
+            raise
+        warnings.warn(f"Small networks train slower on this GPU, whose compiler refused their kernel: {error}", stacklevel=2)
+        return found
+
+
+allowed = True
 
 
 def fits(program: Any, generation: str) -> bool:

@@ -118,7 +118,7 @@ def train(group: list[Request], later: bool = False) -> None:
         plan = first.plan._replace(
             rows=spread()(rows, which, pile.starts), sizes=sizes, rates=rates, count=count if len(counts) > 1 else np.int32(counts.pop())
         )
-        state, sums, finite = program()(*first.static, pile.state, pile.data, plan)
+        state, sums, finite = engine.with_kernels(program(), *first.static, pile.state, pile.data, plan)
         if not later:
             sums, finite = np.asarray(sums), np.asarray(finite)
     trained = Pile(state, pile.data, pile.starts, pile.source)
