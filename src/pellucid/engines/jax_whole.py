@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..training.step import Batch, Plan, State
+from . import LOCAL
 from .jax_conv import on_cpu
 from .jax_kernel import ENTRYWISE, ON_TRUTH, Unknown, evaluate, pallas_for_gpu
 
@@ -42,12 +43,8 @@ def run_steps(step: Callable[..., Any], state: State, data: Batch, known: Batch,
     """
     (steps, size), (before, form) = plan.rows.shape, jax.tree.flatten(state)
     numbers, weights = (sum(math.prod(widened(a.shape)) for a in jax.tree.leaves(tree)) for tree in (state, state.params))
-    if (
-        not (allowed and (tools := pallas_for_gpu()))
-        or weights > WEIGHTS
-        or numbers > LARGE
-        or any(a is not None and a.ndim > 2 for a in data)
-    ):
+    small = weights <= WEIGHTS and numbers <= LARGE and all(a is None or a.ndim <= 2 for a in data)
+    if not (small and allowed and (tools := pallas_for_gpu())):
         return None
     pallas, triton = tools
     batch = jax.tree.map(lambda a: jax.ShapeDtypeStruct((size, *a.shape[1:]), a.dtype), data)
@@ -81,6 +78,9 @@ def run_steps(step: Callable[..., Any], state: State, data: Batch, known: Batch,
         for ref, value in zip(end, after, strict=True):
             ref[... if value.ndim else 0] = value
 
+    arguments = [fill(plan.count), plan.rates, fill(plan.rows, 1), *map(fill, (*fixed, *before)), *(fill(a, 1) for a, _ in given)]
+    if any(a.size * LOCAL.members >= 2**31 for a in arguments):
+        return None  # a kernel counts places in 32 bits
     results = [(widened(before[k].shape) or (1,), before[k].dtype) for k in changing] + [((steps, len(sums)), plan.rates.dtype)]
     call = pallas.pallas_call(
         kernel,
@@ -89,9 +89,7 @@ def run_steps(step: Callable[..., Any], state: State, data: Batch, known: Batch,
         interpret=interpret,
     )
     try:
-        *after, table = call(
-            fill(plan.count), plan.rates, fill(plan.rows, 1), *map(fill, fixed), *map(fill, before), *(fill(a, 1) for a, _ in given)
-        )
+        *after, table = call(*arguments)
     except Unknown:
         return None
     for k, value in zip(changing, after, strict=True):

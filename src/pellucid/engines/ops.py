@@ -7,6 +7,7 @@ where values can be recorded, and where random streams get their key.
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -99,11 +100,9 @@ class Ops:
         paths, running = self.places(self.path) if self.places else ([self.path], 0)
         place = xp.asarray([zlib.crc32(repr(path[1:]).encode()) for path in paths], dtype=xp.uint32)[running].reshape(1)
         rows, *others = shape or (1,)
-        positions = xp.arange(rows, dtype=xp.uint32)
-        if self.first is not None:
-            positions = positions + xp.asarray(self.first).astype(xp.uint32)
-        for n in others:
-            positions = positions[..., None] * xp.uint32(n) + xp.arange(n, dtype=xp.uint32)
+        first = 0 if self.first is None else self.first
+        row = (xp.arange(rows, dtype=xp.uint32) + xp.asarray(first).astype(xp.uint32))[:, None]
+        positions = row * xp.uint32(math.prod(others)) + xp.arange(math.prod(others), dtype=xp.uint32)
         bits = counter_hash(xp, [seed, place, step, positions])
         return ((bits >> 8).astype(xp.float32) * 2.0**-24).reshape(shape)
 
