@@ -293,7 +293,7 @@ def test_candidates_that_differ_in_numbers_are_trained_beside_one_of_them(model,
 
 
 @pytest.mark.parametrize("rates", [[0.1, 1e-5, 0.02], [1e-5, 0.1, 0.02]])
-@pytest.mark.parametrize("spoiled", [None, MemoryError("the device is full"), 1e9])
+@pytest.mark.parametrize("spoiled", [None, MemoryError("the device is full"), "weights", 1e9])
 def test_a_guest_whose_fit_would_end_early_is_trained_up_to_there(rates, spoiled, runs, monkeypatch):
     """And gets a fit of its own where that fails, or where its last losses are not those that it would end with."""
     trained, train = [], together.train
@@ -303,7 +303,9 @@ def test_a_guest_whose_fit_would_end_early_is_trained_up_to_there(rates, spoiled
         if len(trained) == 2 and isinstance(spoiled, Exception):
             raise spoiled
         train(group, later)
-        if len(trained) == 2 and spoiled:
+        if len(trained) == 2 and spoiled == "weights":
+            monkeypatch.setattr(group[0].result[0].params.pile, "read", lambda field: raise_(MemoryError("the device is full")))
+        elif len(trained) == 2 and spoiled:
             for request in group:
                 (state, sums, finite), falling = request.result, np.ones(np.shape(request.result[1]))
                 falling[:, 1] = np.linspace(spoiled, 1, len(sums))  # losses do not stop to
@@ -311,7 +313,7 @@ def test_a_guest_whose_fit_would_end_early_is_trained_up_to_there(rates, spoiled
 
     monkeypatch.setattr(together, "train", spoiling)
     model, grid = clone(MLP).set_params(max_iter=40, tol=0.01, n_iter_no_change=3), {"learning_rate_init": rates}
-    options = {"cv": 3, "scoring": "neg_log_loss"}
+    options = {"cv": 3, "scoring": "neg_log_loss", "error_score": -99.0}
     theirs = GridSearchCV(model, grid, **options).fit(X, Y)
     ended = [clone(model).set_params(learning_rate_init=rate).fit(X, Y).n_iter_ for rate in rates]
     assert min(ended) < 40 == max(ended)  # or nothing is tried here
@@ -331,6 +333,27 @@ def test_a_guest_or_a_host_that_fails_gets_the_error_score(rates):
     assert_same_results(mine, theirs, False)
     with pytest.raises(ArithmeticError, match="is not finite"):
         pc.PopulationSearchCV(model, grid, cv=3, how="batched", error_score="raise").fit(X, Y)
+
+
+def test_a_guest_whose_numbers_cannot_be_had_gets_a_fit_of_its_own():
+    """A rate that float32 does not know, where warnings are errors."""
+    model, grid = clone(MLP).set_params(solver="sgd"), {"learning_rate_init": [0.01, 0.02, 1e300, 0.1]}
+    options = {"cv": 3, "error_score": -1.0, "refit": False}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.filterwarnings("error", message="overflow")
+        theirs = GridSearchCV(model, grid, **options).fit(X.astype(np.float32), Y)
+        mine = pc.PopulationSearchCV(model, grid, how="batched", **options).fit(X.astype(np.float32), Y)
+    assert theirs.cv_results_["mean_test_score"][2] == -1
+    np.testing.assert_allclose(mine.cv_results_["mean_test_score"], theirs.cv_results_["mean_test_score"], atol=0.02)
+
+
+def test_what_fails_for_all_is_told_to_all(monkeypatch):
+    """Not as an end by Ctrl-C."""
+    monkeypatch.setattr(together, "train_kinds", lambda requests: raise_(OSError("no device")))
+    search = pc.PopulationSearchCV(MLP, {"learning_rate_init": [0.01, 0.02]}, cv=3, how="batched", error_score="raise", refit=False)
+    with pytest.raises(OSError, match="no device"):
+        search.fit(X, Y)
 
 
 def test_guests_of_a_program_that_fails_get_fits_of_their_own(monkeypatch):

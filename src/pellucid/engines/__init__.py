@@ -31,6 +31,7 @@ class Local(threading.local):
     kept: bool = True  # whether anybody will go on from where the fit ends
     guests: Any = None  # fits that are trained beside it, from what it prepares: see Guests
     members: int = 1  # that go through one program side by side, while it is made
+    kernels: int = 0  # that were made for a GPU: see jax_whole.py
     placed: bool = False  # whether it is one of those that train now: see Meeting.place
 
 

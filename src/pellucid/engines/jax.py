@@ -22,7 +22,7 @@ from . import stack as stacks
 from .cache import keep_programs
 from .jax_conv import on_cpu
 from .jax_kernel import scan_rows
-from .jax_whole import run_steps, with_kernels
+from .jax_whole import refused, run_steps, with_kernels
 from .ops import Ops
 from .stack import apart, is_stacked
 
@@ -259,7 +259,8 @@ def chunk(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: An
         return turn(state, in_rows), lax.dynamic_update_index_in_dim(sums, jnp.stack(row), i, 0)
 
     known, sums = known_before(data, plan), jnp.zeros((plan.rows.shape[0], 2 + len(loss.scores)), dtype=data.weight.dtype)
-    if known and (found := run_steps(functools.partial(training_step, JaxOps, net, loss, optimizer), state, data, known, plan)):
+    whole = functools.partial(training_step, JaxOps, net, loss, optimizer)
+    if known and (net, loss, optimizer) not in refused and (found := run_steps(whole, state, data, known, plan)):
         return jax.tree.unflatten(form, jax.tree.leaves(found[0])), found[1], all_finite(jnp, found[1], found[0].params)
     several = UNROLL if len(plan.rows) >= MANY and not is_recurrent(net) else 1
     state, sums = repeat(plan.count, step, (turn(state, in_rows), sums), several)

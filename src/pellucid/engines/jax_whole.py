@@ -21,7 +21,6 @@ from jax import lax
 
 from ..training.step import Batch, Plan, State
 from . import LOCAL
-from .jax_conv import on_cpu
 from .jax_kernel import ENTRYWISE, ON_TRUTH, Unknown, evaluate, pallas_for_gpu
 
 __all__ = ["run_steps", "with_kernels"]
@@ -33,6 +32,7 @@ WARPS = {8: 6000, 4: 2**11, 2: 0}  # of a block, from so many numbers in a state
 MEMORY = {"8.0": 163, "8.6": 99, "8.7": 163, "8.9": 99, "9.0": 227, "10.0": 227, "12.0": 99}
 SIMPLE = ENTRYWISE | ON_TRUTH | {"log1p", "expm1", "rsqrt", "pow", "ne", "and", "or", "not", "xor", "shift_right_logical"}
 PRECISIONS = (None, *((p, p) for p in lax.Precision))
+refused = set[Any]()  # networks, losses and optimizers whose kernel could not be compiled
 NEUTRAL = {"reduce_sum": 0, "reduce_max": -math.inf, "reduce_min": math.inf, "argmax": -math.inf}
 
 
@@ -44,13 +44,14 @@ def run_steps(step: Callable[..., Any], state: State, data: Batch, known: Batch,
     (steps, size), (before, form) = plan.rows.shape, jax.tree.flatten(state)
     numbers, weights = (sum(math.prod(widened(a.shape)) for a in jax.tree.leaves(tree)) for tree in (state, state.params))
     small = weights <= WEIGHTS and numbers <= LARGE and all(a is None or a.ndim <= 2 for a in data)
-    if not (small and allowed and (tools := pallas_for_gpu())):
+    if not (small and (tools := pallas_for_gpu())):
         return None
     pallas, triton = tools
     batch = jax.tree.map(lambda a: jax.ShapeDtypeStruct((size, *a.shape[1:]), a.dtype), data)
     traced, (_, sums) = jax.make_jaxpr(step, return_shape=True)(state, batch, plan.rates[0])
     program, fixed = traced.jaxpr, traced.consts
-    if not (interpret or fits(program, getattr(jax.local_devices()[0], "compute_capability", ""))):
+    generation = getattr(jax.local_devices()[0], "compute_capability", "")
+    if any(hasattr(v, "val") for v in program.outvars) or not (interpret or fits(program, generation)):
         return None
     changing = [k for k, v in enumerate(program.outvars[: len(before)]) if v is not program.invars[k]]
     given = [(a if table is None else table, table is not None) for a, table in zip(data, known, strict=True) if a is not None]
@@ -90,44 +91,47 @@ def run_steps(step: Callable[..., Any], state: State, data: Batch, known: Batch,
     )
     try:
         *after, table = call(*arguments)
-    except Unknown:
+    except Exception:  # the program itself is right: it was traced before
         return None
+    LOCAL.kernels += 1
     for k, value in zip(changing, after, strict=True):
         before[k] = value[tuple(map(slice, before[k].shape))] if before[k].ndim else value[0]
     return jax.tree.unflatten(form, before), jnp.where(jnp.arange(steps)[:, None] < plan.count, table, 0)
 
 
 def with_kernels(program: Any, *args: Any) -> Any:
-    """Run a program; if it fails and does not without kernels, the compiler of this GPU cannot make them: none is made any more."""
-    global allowed
+    """Run a program of a network, a loss, an optimizer; if its kernel cannot be compiled, without one, now and later."""
+    made, static = LOCAL.kernels, args[:3]
     try:
         return program(*args)
     except Exception as error:
-        if on_cpu() or not allowed:
+        if LOCAL.kernels == made:  # it was not a new kernel
             raise
-        allowed = False
-        program.clear_cache()
-        try:
-            found = program(*args)
-        except Exception:
-            allowed = True
-            raise
-        warnings.warn(f"Small networks train slower on this GPU, whose compiler refused their kernel: {error}", stacklevel=2)
-        return found
-
-
-allowed = True
+        refusal = error
+    refused.add(static)
+    program.clear_cache()
+    try:
+        found = program(*args)
+    except Exception:
+        refused.discard(static)
+        raise
+    warnings.warn(f"{static[0]!r} trains slower: this GPU's compiler refused the kernel for it: {refusal}", stacklevel=2)
+    return found
 
 
 def fits(program: Any, generation: str) -> bool:
-    """Whether a block of such a GPU has room for the factors of all products at once: it may need that much, and has none to spare."""
-    where, factors = dict[Any, Any](), dict[Any, int]()
+    """Whether a block of such a GPU has room for the factors of all products at once, and no array is too large for its registers.
+
+    It may need that much for the factors; more it never did.
+    """
+    where, factors, largest = dict[Any, Any](), dict[Any, int](), 0
     for equation in equations(program):
+        largest = max([largest, *(math.prod(widened(v.aval.shape)) for v in (*equation.invars, *equation.outvars))])
         if equation.primitive.name == "transpose":
             where[equation.outvars[0]] = where.get(equation.invars[0], equation.invars[0])
         if equation.primitive.name == "dot_general":
-            factors |= {where.get(v, v): 4 * math.prod(widened(v.aval.shape)) for v in equation.invars}
-    return sum(factors.values()) <= 1000 * MEMORY.get(generation, 0)
+            factors |= {where.get(v, v): 4 * math.prod(widened(v.aval.shape)) for v in equation.invars if not hasattr(v, "val")}
+    return largest <= LARGE and 0 < sum(factors.values()) <= 1000 * MEMORY.get(generation, 0)
 
 
 def equations(program: Any) -> Iterator[Any]:
@@ -159,29 +163,34 @@ def operation(equation: Any, values: list[Any], **settings: Any) -> list[Any]:
         return [product(values, shapes, settings)]
     if any(isinstance(v, Row) for v in values):
         raise Unknown("entries in a row")
-    shape = widened(outcome.shape)
-    if name in SIMPLE:
-        return [equation.primitive.bind(*(jnp.full(shape, v) if shape and not v.ndim else v for v in values), **settings)]
+    shape, numbers = widened(outcome.shape), {v.dtype for v in values} <= {jnp.dtype("float32")}
+    if name in SIMPLE and (numbers or name not in ("max", "min")) and len(values) <= 3:
+        values = [jnp.full(shape, v) if shape and not v.ndim else v for v in values]
+        found = equation.primitive.bind(*values, **settings)
+        if name in ("max", "min"):  # a kernel's leave out what is not a number
+            for v in values:
+                found = jnp.where(v != v, v, found)
+        return [found]
     if name == "broadcast_in_dim":
         return [lax.broadcast_in_dim(values[0], shape, settings["broadcast_dimensions"])]
     if name == "iota":
         return [lax.broadcasted_iota(settings["dtype"], shape, settings["dimension"])]
     if name == "transpose":
         return [lax.transpose(values[0], settings["permutation"])]
-    if name in NEUTRAL:
+    if name in NEUTRAL and (numbers or name == "reduce_sum"):
         return [equation.primitive.bind(only(values[0], shapes[0], settings["axes"], NEUTRAL[name]), **settings)]
     if name in ("reshape", "squeeze") and [n for n in shapes[0] if n > 1] == [n for n in outcome.shape if n > 1]:
         return [values[0].reshape(shape)]
     if name == "reshape" and outcome.ndim == 1:
-        return [Row(only(values[0], shapes[0], range(len(shapes[0])), 0))]
+        return [Row(only(values[0], shapes[0], range(len(shapes[0])), 0), shapes[0])]
     raise Unknown(name)
 
 
 class Row:
-    """All entries of an array in a row, and zeros among them: good for a product with another one, which is a number."""
+    """All entries of an array in a row, and zeros among them: good for a product with another one from such a shape, which is a number."""
 
-    def __init__(self, entries: Any) -> None:
-        self.entries = entries
+    def __init__(self, entries: Any, shape: tuple[int, ...]) -> None:
+        self.entries, self.shape = entries, shape
 
 
 def only(value: Any, shape: tuple[int, ...], axes: Any, neutral: float) -> Any:
@@ -195,9 +204,9 @@ def only(value: Any, shape: tuple[int, ...], axes: Any, neutral: float) -> Any:
 def product(values: list[Any], shapes: list[tuple[int, ...]], settings: dict[str, Any]) -> Any:
     """The product of two matrices of those shapes, or of two rows."""
     (a, b), (of_a, of_b) = values, shapes
-    if isinstance(a, Row) and isinstance(b, Row) and a.entries.shape == b.entries.shape:
+    if isinstance(a, Row) and isinstance(b, Row) and a.shape == b.shape:
         return (a.entries * b.entries).sum()
-    if len(of_a) != 2 or len(of_b) != 2 or settings["precision"] not in PRECISIONS:
+    if len(of_a) != 2 or len(of_b) != 2 or a.dtype != jnp.float32 or settings["precision"] not in PRECISIONS:
         raise Unknown("a product")
     (i,), (j,) = settings["dimension_numbers"][0]
     a, b = only(a, of_a, [i], 0), only(b, of_b, [j], 0)

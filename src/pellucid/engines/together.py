@@ -98,7 +98,8 @@ class Meeting:
                 first.guests += others
                 first.leave()
             for guest in guests:
-                guest.request = request.beside(guest.optimizer, guest.steps) if request else None
+                with contextlib.suppress(Exception), np.errstate(over="ignore"):  # its own fit will say what is wrong
+                    guest.request = request.beside(guest.optimizer, guest.steps) if request else None
                 if guest.request:
                     wanted.append(guest.request)
                 if guest.request or guest.optional:
@@ -177,6 +178,7 @@ class Meeting:
         if not self.waiting or sum(map(len, self.waiting)) < min(self.at_once, self.left):
             return
         wanted, waiting, self.waiting = list[Request](), self.waiting, []
+        failure: BaseException = KeyboardInterrupt()  # which may come here in between
         try:
             for request in waiting:
                 room = self.at_once - len(waiting) - len(wanted)
@@ -187,9 +189,11 @@ class Meeting:
             for guests in hosts:
                 guests.trained()
             train_kinds(again, later=True)  # while the others are scored
+        except Exception as error:
+            failure = error
         finally:
             for request in waiting:
-                request.result = request.result or KeyboardInterrupt()  # the one that came here in between
+                request.result = request.result or failure
                 request.done.set()
 
 

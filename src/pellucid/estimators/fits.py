@@ -65,7 +65,8 @@ class Fit(Guest):
 
     like: Any = None
     request: Any = None
-    shortened = False  # whether it was trained again, up to where it ends
+    last: int | None = None  # the epoch with which its own fit would have ended by itself, if it would
+    shortened = False  # whether it was trained again, up to there
     outputs: Any = ((), 0)  # for some rows: what waits for those of several guests, and which of them is this one
 
     def __init__(self, call: Any, start: Callable[[Any], Any], known: dict[Any, Any]) -> None:
@@ -133,13 +134,16 @@ class Fit(Guest):
                 guest.outputs = outputs, i
 
     def last_epoch(self) -> int | None:
-        """The epoch with which its own fit would have ended by itself, if it would."""
+        """What `last` is by the losses of its training."""
         sums, steps = np.asarray(self.request.result[1], np.float64), int(self.request.plan.count)
         totals = sums[:steps].reshape(steps * self.epochs // self.steps, -1, sums.shape[1]).sum(1)
         return self.candidate._last_epoch(totals[:, 1] / totals[:, 0])
 
     def shorten(self) -> bool:
-        self.last = self.last_epoch() if isinstance(self.request.result, tuple) else None
+        try:
+            self.last = self.last_epoch()
+        except Exception as error:  # its own fit will end otherwise, or raise this
+            self.request.result = error
         if self.last is not None and self.last < self.epochs:
             self.shortened, self.request = True, self.request.until(self.last * self.steps // self.epochs)
         return self.shortened
@@ -158,6 +162,8 @@ class Fit(Guest):
             outputs, i = self.outputs
             known = [(x, wait()[i]) for x, wait in outputs]
         fitted.network_ = Told(host.estimator.network_, self.request.result[0].params, known)
+        if not known:
+            _ = fitted.network_.params  # where they cannot be had it gets a fit of its own, no score for an error
         scorer, error_score = self.options["scorer"], self.options["error_score"]
         scores = {name: _score(fitted, *part, scorer, {}, error_score) for name, part in host.parts.items()}
         self.future.set_result([{**found, "fit_error": None, **scores, "score_time": time.time() - began}])
