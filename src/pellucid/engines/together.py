@@ -159,6 +159,15 @@ class Meeting:
     def engine(self, engine: Any) -> Any:
         return (Together if self.batched and engine.name == "jax" else Watched)(self, engine)
 
+    @contextlib.contextmanager
+    def away(self) -> Iterator[None]:
+        """A context for a fit of a batch that waits: it is another one's turn."""
+        self.turn.release()
+        try:
+            yield
+        finally:
+            self.turn.acquire()
+
     def wait(self, request: Request) -> Any:
         """Hand in a request; its result comes when all have handed in theirs."""
         with self.lock:
@@ -166,9 +175,8 @@ class Meeting:
                 raise KeyboardInterrupt
             self.waiting.append(request)
             self.serve()
-        self.turn.release()
-        request.done.wait()
-        self.turn.acquire()
+        with self.away():
+            request.done.wait()
         if isinstance(request.result, BaseException):
             raise request.result.with_traceback(None)  # several fits may raise this one
         return request.result

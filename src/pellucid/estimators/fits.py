@@ -108,6 +108,9 @@ class Fit(Guest):
         self.guests.request = None  # the device has room for others
         for guest in sorted(self.seated(), key=lambda guest: guest.shortened):  # of those last, which may be in training still
             with contextlib.suppress(Exception):  # its own fit will end otherwise, or raise this
+                if guest.shortened:
+                    with meeting.away():
+                        np.asarray(guest.request.result[2])
                 guest.end()
                 guest.score(self, found[0])
             guest.request, guest.outputs = None, ((), 0)
