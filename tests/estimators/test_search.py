@@ -292,8 +292,16 @@ def test_candidates_that_differ_in_numbers_are_trained_beside_one_of_them(model,
     np.testing.assert_allclose(mine.best_estimator_.loss_curve_, theirs.best_estimator_.loss_curve_, rtol=1e-9)
 
 
-@pytest.mark.parametrize("rates", [[0.1, 1e-5, 0.02], [1e-5, 0.1, 0.02]])
-@pytest.mark.parametrize("spoiled", [None, MemoryError("the device is full"), "weights", 1e9])
+@pytest.mark.parametrize(
+    ("rates", "spoiled"),
+    [
+        ([0.1, 1e-5, 0.02], None),
+        ([1e-5, 0.1, 0.02], None),
+        ([1e-5, 0.1, 0.02], MemoryError("the device is full")),
+        ([1e-5, 0.1, 0.02], "weights"),
+        ([1e-5, 0.1, 0.02], 1e9),
+    ],
+)
 def test_a_guest_whose_fit_would_end_early_is_trained_up_to_there(rates, spoiled, runs, monkeypatch):
     """And gets a fit of its own where that fails, or where its last losses are not those that it would end with."""
     trained, train = [], together.train
