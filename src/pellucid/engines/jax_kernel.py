@@ -43,11 +43,9 @@ def scan_rows(function: Callable[[Any, Any], Any], carry: Any, xs: Any, reverse:
     Rows are the first axis of what is carried, and the second of `xs` (behind the steps).
     """
     states, inputs = jax.tree.leaves(carry), jax.tree.leaves(xs)
-    if (
-        not (tools := pallas_for_gpu())
-        or not (states and inputs)
-        or any(np.ndim(a) != n or not np.size(a) for many, n in ((states, 2), (inputs, 3)) for a in many)
-    ):
+    if not (states and inputs) or any(np.ndim(a) != n or not np.size(a) for many, n in ((states, 2), (inputs, 3)) for a in many):
+        return None
+    if not (tools := pallas_for_gpu()):
         return None
     pallas, triton = tools
     (steps, rows), cut = inputs[0].shape[:2], Pieces(states[0].shape[-1])

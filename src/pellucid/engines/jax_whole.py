@@ -28,12 +28,13 @@ __all__ = ["run_steps", "with_kernels"]
 # Measured on an H200: more weights, or more of them and the optimizer's memory, no longer fit into the registers
 WEIGHTS, LARGE = 24_000, 2**16
 WARPS = {8: 6000, 4: 2**11, 2: 0}  # of a block, from so many numbers in a state on
-# bytes that a block has for the factors of its products, by the GPU's generation (CUDA C++ Programming Guide, compute capabilities)
+# kilobytes that a block has for the factors of its products, by the GPU's generation (CUDA C++ Programming Guide, compute capabilities)
 MEMORY = {"8.0": 163, "8.6": 99, "8.7": 163, "8.9": 99, "9.0": 227, "10.0": 227, "12.0": 99}
 SIMPLE = ENTRYWISE | ON_TRUTH | {"log1p", "expm1", "rsqrt", "pow", "ne", "and", "or", "not", "xor", "shift_right_logical"}
 PRECISIONS = (None, *((p, p) for p in lax.Precision))
+NEUTRAL = {"reduce_sum": 0, "reduce_max": -math.inf, "reduce_min": math.inf, "argmax": -math.inf}  # but for sums, of float32 alone
+
 refused = set[Any]()  # networks, losses and optimizers whose kernel could not be compiled
-NEUTRAL = {"reduce_sum": 0, "reduce_max": -math.inf, "reduce_min": math.inf, "argmax": -math.inf}
 
 
 def run_steps(step: Callable[..., Any], state: State, data: Batch, known: Batch, plan: Plan, interpret: bool = False) -> Any:
