@@ -20,9 +20,9 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import pellucid as pc
+from pellucid.engines import choose, together
 from pellucid.engines import jax as engine
 from pellucid.engines import numpy as numpy_engine
-from pellucid.engines import together
 from pellucid.engines.together import Meeting
 from pellucid.estimators import fits, search
 
@@ -155,7 +155,8 @@ def test_a_fold_is_prepared_once_for_all_candidates(monkeypatch):
     sent, put = [], engine.put
     monkeypatch.setattr(engine, "put", lambda tree: [sent.append(tree) if isinstance(tree, np.ndarray) else None, put(tree)][1])
     mine = pc.PopulationSearchCV(MLP, {"alpha": [0.0, 0.1, 1.0, 10.0]}, cv=3, how="threads").fit(X, Y)
-    assert sorted(a.dtype.name for a in {id(a): a for a in sent}.values()) == ["float64"] * 6 + ["int32"] * 3  # rows, weights, classes
+    whole = [a for a in {id(a): a for a in sent}.values() if len(a) in (99, 100, 101)]  # not the orders of rows that guests share
+    assert sorted(a.dtype.name for a in whole) == ["float64"] * 6 + ["int32"] * 3  # rows, weights, classes
     monkeypatch.undo()
     assert_same_results(mine, GridSearchCV(MLP, {"alpha": [0.0, 0.1, 1.0, 10.0]}, cv=3).fit(X, Y), True)
 
@@ -260,6 +261,24 @@ def runs(monkeypatch):
     return ran
 
 
+@pytest.fixture
+def beside(monkeypatch):
+    """The guests that trained by themselves, on threads, from what their hosts had prepared; none begins before all are asked for."""
+    trained, asked, all_there = [], [], threading.Event()
+    submit, run, train = fits.Threads.submit, fits.Threads.run, fits.Fit.beside
+
+    def submitting(self, *args, **more):
+        asked.append(submit(self, *args, **more))
+        if len(asked) == self.asked_for:
+            all_there.set()
+        return asked[-1]
+
+    monkeypatch.setattr(fits.Threads, "submit", submitting)
+    monkeypatch.setattr(fits.Threads, "run", lambda self, fit: all_there.wait() and run(self, fit))
+    monkeypatch.setattr(fits.Fit, "beside", lambda self, *args: trained.append(self) or train(self, *args))
+    return trained
+
+
 WORTHWHILE = pytest.mark.parametrize("worthwhile", [True, False])
 ALIKE = [
     (MLP, {"learning_rate_init": [0.001, 0.01, 0.03], "alpha": [0.01, 1.0], "beta_1": [0.8]}),
@@ -290,6 +309,51 @@ def test_candidates_that_differ_in_numbers_are_trained_beside_one_of_them(model,
     for name, value in theirs.best_estimator_.network_.parameters.items():
         np.testing.assert_allclose(mine.best_estimator_.network_.parameters[name], value, rtol=1e-8, atol=1e-10)
     np.testing.assert_allclose(mine.best_estimator_.loss_curve_, theirs.best_estimator_.loss_curve_, rtol=1e-9)
+
+
+@pytest.mark.parametrize(("model", "grid"), [*ALIKE, (clone(BY_NUMPY).set_params(max_iter=1), {"alpha": [0.1, 1.0, 2.0]})])
+def test_on_threads_too_what_one_of_them_prepared_serves_all(model, grid, beside):
+    """One fit is prepared for each fold, and one more for each thread that would wait; the numbers are bit for bit the same."""
+    options = {"cv": 3, "scoring": ["accuracy", "neg_log_loss"], "refit": "neg_log_loss", "return_train_score": True}
+    theirs = GridSearchCV(model, grid, **options).fit(X, Y)
+    mine = pc.PopulationSearchCV(model, grid, how="threads", n_jobs=2, **options).fit(X, Y)
+    assert len(beside) == 3 * len(theirs.cv_results_["params"]) - 4
+    assert_same_results(mine, theirs, True)
+    beside.clear()
+    pc.PopulationSearchCV(model, {name: values[:1] for name, values in grid.items()}, how="threads", n_jobs=2, **options).fit(X, Y)
+    assert not beside
+
+
+def test_on_threads_a_guest_that_ends_early_or_fails_does_what_its_own_fit_would(beside):
+    model = clone(MLP).set_params(max_iter=40, tol=0.01, n_iter_no_change=3, solver="sgd")
+    grid, options = {"learning_rate_init": [0.05, 1e300, 1e-5, 0.1]}, {"cv": 3, "scoring": "neg_log_loss", "error_score": -99.0}
+    with pytest.warns(FitFailedWarning, match="3 fits failed out of a total of 12"):
+        theirs = GridSearchCV(model, grid, **options).fit(X, Y)
+    with pytest.warns(FitFailedWarning, match="3 fits failed out of a total of 12"):
+        mine = pc.PopulationSearchCV(model, grid, how="threads", n_jobs=2, **options).fit(X, Y)
+    assert len(beside) == 8
+    assert any(fit.shortened for fit in beside)
+    assert_same_results(mine, theirs, True)
+
+
+def test_on_threads_those_that_train_in_several_chunks_are_fits_of_their_own(beside, monkeypatch):
+    monkeypatch.setattr(choose, "TARGET", 0.0)
+    grid = {"learning_rate_init": [0.01, 0.02, 0.03]}
+    model = clone(MLP).set_params(max_iter=30)
+    theirs = GridSearchCV(model, grid, cv=3).fit(X, Y)
+    assert_same_results(pc.PopulationSearchCV(model, grid, how="threads", cv=3).fit(X, Y), theirs, True)
+    assert not beside
+
+
+@pytest.mark.parametrize("jobs", [1, 2, 4])
+def test_on_threads_ctrl_c_ends_hosts_and_guests(jobs, monkeypatch):
+    before, trained, train = threading.active_count(), [], engine.train
+    monkeypatch.setattr(
+        engine, "train", lambda *args: raise_(KeyboardInterrupt()) if len(trained) == 5 else trained.append(1) or train(*args)
+    )
+    with pytest.raises(KeyboardInterrupt):
+        pc.PopulationSearchCV(MLP, {"alpha": np.linspace(0.1, 1, 6).tolist()}, cv=3, how="threads", n_jobs=jobs).fit(X, Y)
+    assert threading.active_count() == before
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ import numpy as np
 
 from ..training.checkpoint import rows_digest
 from ..training.data import frozen, is_finite
-from ..training.sequences import carries_state
+from ..training.sequences import carries_state, forget
 from ..training.step import Batch, State
 from ..tree import leaves
 from . import LOCAL, cores
@@ -87,12 +87,12 @@ class Meeting:
             self.serve()
             return True
 
-    def seat(self, guests: Guests | None, request: Request | None = None, room: int = 0) -> list[Request]:
-        """What at most so many guests want to train beside this request; who cannot becomes a fit of its own."""
+    def seat(self, guests: Guests | None, request: Request | None = None, room: int | None = None) -> list[Request]:
+        """What guests, at most so many, want to train beside this request; who cannot becomes a fit of its own."""
         wanted = list[Request]()
         if guests is not None and not guests.seated:
             guests.seated, guests.request = True, request
-            if request and len(guests) > room:  # the others are the guests of one of them
+            if request and room is not None and len(guests) > room:  # the others are the guests of one of them
                 first, *others = guests[room:]
                 del guests[room:]
                 first.guests += others
@@ -242,18 +242,32 @@ class Watched:
     def settle(self, tree: Any) -> None:
         """Nobody waits: times of fits that run side by side say little."""
 
+    def precision(self, *wanted: Any) -> Any:
+        self.wanted = wanted
+        return self.engine.precision(*wanted)
+
     def train(self, net: Any, loss: Any, optimizer: Any, state: State, data: Any, plan: Any) -> tuple[Any, Any, Any]:
         if LOCAL.guests is not None and LOCAL.guests.together:
             raise NotWorthwhile
+        request = Request((net, loss, optimizer), state, data, plan, self.wanted, LOCAL.guests, self)
+        self.run(request)
+        if request.guests:
+            request.plan = plan._replace(rows=self.engine.put(plan.rows))  # once for all of them
+        with self.meeting.lock:
+            self.meeting.seat(request.guests, request)  # each trains when there is a place
+        return request.result
+
+    def run(self, request: Request) -> None:
+        """Train what is asked for, when there is a place."""
+        (net, *_), state, data, plan = request.static, request.state, request.data, request.plan
         if self.alone is None:
             self.alone = not self.engine.waits and predict_work(net, state.params, plan.rows.shape[1], data).locked > LOCKED
         free = self.engine.waits and self.meeting.at_once >= cores()  # another program may wait for the first core that is free
         with contextlib.nullcontext() if free else self.meeting.place(self.alone):
             if self.meeting.stopped:
                 raise KeyboardInterrupt
-            outcome = self.engine.train(net, loss, optimizer, state, data, plan)
-            self.engine.settle(outcome)
-        return outcome
+            request.result = self.engine.train(*request.static, state, data, plan)
+            self.engine.settle(request.result)
 
 
 class Together(Watched):
@@ -270,10 +284,6 @@ class Together(Watched):
 
     def stack(self, net: Any, loss: Any, optimizer: Any, state: State, data: Batch, size: int) -> State:
         return state  # states are laid on top of each other as they are
-
-    def precision(self, *wanted: Any) -> Any:
-        self.wanted = wanted
-        return self.engine.precision(*wanted)
 
     def get(self, tree: Any) -> Any:
         if isinstance(tree, State):
@@ -323,18 +333,34 @@ class Rows(Batch):
 
 
 class Request:
-    """A chunk that a fit wants to train."""
+    """A chunk that a fit wants to train; `engine` does so where it is not one of a batch."""
 
-    def __init__(self, static: tuple[Any, ...], state: State, data: Rows, plan: Any, precision: Any, guests: Guests | None = None) -> None:
-        self.precision, self.guests = precision, guests
+    def __init__(
+        self, static: tuple[Any, ...], state: State, data: Any, plan: Any, precision: Any, guests: Guests | None = None, engine: Any = None
+    ) -> None:
+        self.precision, self.guests, self.engine = precision, guests, engine
         self.static, self.state, self.data, self.plan = static, state, data, plan
         self.pile = state.params.pile if isinstance(state.params, Part) else None
-        self.kind = (static, precision, data.shapes, plan.rows.shape[1:], id(self.pile))  # what must be equal in one program
         self.done = threading.Event()
         self.result: Any = None
 
+    @property
+    def kind(self) -> Any:
+        """What must be equal in one program."""
+        return self.static, self.precision, self.data.shapes, self.plan.rows.shape[1:], id(self.pile)
+
+    def train(self) -> None:
+        """Train it by itself, here and now."""
+        with self.engine.precision(*self.precision):
+            self.engine.run(self)
+
     def __len__(self) -> int:
         return 1 if self.guests is None or self.guests.seated else 1 + len(self.guests)
+
+    def weights(self) -> Any:
+        """What was learned, on the host."""
+        params = self.result[0].params
+        return params.get() if isinstance(params, Part) else forget(self.engine.get(params))
 
     def beside(self, optimizer: Any, steps: int) -> Request | None:
         """The same chunk with another optimizer's numbers; None where it is not the whole training, or another kind of optimizer."""
@@ -342,11 +368,12 @@ class Request:
             return None
         state = self.state._replace(numbers=optimizer.numbers(self.plan.rates.dtype))
         plan = self.plan._replace(rates=np.full_like(self.plan.rates, optimizer.learning_rate))
-        return Request(self.static, state, self.data, plan, self.precision)
+        return Request(self.static, state, self.data, plan, self.precision, engine=self.engine)
 
     def until(self, steps: int) -> Request:
         """Its first steps."""
-        return Request(self.static, self.state, self.data, self.plan._replace(count=np.int32(steps)), self.precision)
+        plan = self.plan._replace(count=np.int32(steps))
+        return Request(self.static, self.state, self.data, plan, self.precision, engine=self.engine)
 
     def asks_for_what(self, other: Request) -> bool:
         """Whether it is the same training, number by number."""

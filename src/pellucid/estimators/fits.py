@@ -68,6 +68,7 @@ class Fit(Guest):
     last: int | None = None  # the epoch with which its own fit would have ended by itself, if it would
     shortened = False  # whether it was trained again, up to there
     outputs: Any = ((), 0)  # for some rows: what waits for those of several guests, and which of them is this one
+    host: Any = None  # where each trains by itself: who has prepared all that this one needs, and what scikit-learn found of it
 
     def __init__(self, call: Any, start: Callable[[Any], Any], known: dict[Any, Any]) -> None:
         self.call, self.start, self.future, self.guests = call, start, Future[Any](), Beside(self)
@@ -99,20 +100,29 @@ class Fit(Guest):
         self.start(self)
 
     def run(self, meeting: Meeting) -> Any:
-        """Fit and score; then score those that were trained beside it."""
+        """Fit and score; then score those that were trained beside it, or let them train now that all is prepared for them."""
+        if self.host:
+            with contextlib.suppress(Exception):  # its own fit will end otherwise, or raise this
+                return self.beside(*self.host)
+            self.host = self.request = None
         LOCAL.kept, self.origin = False, meeting.origin
         try:
             found = self.call()
         finally:
             del LOCAL.kept
         self.guests.request = None  # the device has room for others
+        if not meeting.batched:
+            for guest in [] if meeting.stopped else self.seated():
+                guest.host = self, found[0]
+                guest.leave()
+            return found
         for guest in sorted(self.seated(), key=lambda guest: guest.shortened):  # of those last, which may be in training still
             with contextlib.suppress(Exception):  # its own fit will end otherwise, or raise this
                 if guest.shortened:
                     with meeting.away():
                         np.asarray(guest.request.result[2])
                 guest.end()
-                guest.score(self, found[0])
+                guest.future.set_result(guest.score(self, found[0]))
             guest.request, guest.outputs = None, ((), 0)
             if guest.future.done():
                 meeting.ended()
@@ -120,14 +130,21 @@ class Fit(Guest):
                 meeting.back(guest)
         return found
 
+    def beside(self, host: Fit, found: dict[str, Any]) -> Any:
+        """Train from what the host has prepared, and score."""
+        self.request.train()
+        if self.shorten():
+            self.request.train()
+        self.end()
+        scored, self.host, self.request = self.score(host, found), None, None
+        return scored
+
     def seated(self) -> list[Any]:
         """Guests that were trained beside it."""
         return [guest for guest in self.guests if guest.request]
 
     def foretell(self) -> None:
         """Let the device compute what guests give for the rows that they are scored on; this fit goes on meanwhile."""
-        names = ("test_scores", "train_scores")[: 1 + self.options["return_train_score"]]
-        self.parts = {name: [a[rows, ...] for a in self.data] for name, rows in zip(names, reversed(self.rows), strict=False)}
         several = [x for x, _ in self.parts.values() if x.dtype == self.estimator.network_.dtype and len(x)]
         guests = [guest for guest in self.seated() if isinstance(guest.request.result, tuple)]
         requests = [guest.request for guest in (guests + guests[:1] * len(self.guests))[: len(self.guests)]]  # one program for any number
@@ -135,6 +152,12 @@ class Fit(Guest):
             outputs = [(x, functools.cache(outputs_of(requests, x, self.origin(x)))) for x in several if requests]
             for i, guest in enumerate(guests):
                 guest.outputs = outputs, i
+
+    @functools.cached_property
+    def parts(self) -> dict[str, list[Any]]:
+        """Rows and targets that it is scored on, by the name of the score."""
+        names = ("test_scores", "train_scores")[: 1 + self.options["return_train_score"]]
+        return {name: [a[rows, ...] for a in self.data] for name, rows in zip(names, reversed(self.rows), strict=False)}
 
     def last_epoch(self) -> int | None:
         """What `last` is by the losses of its training."""
@@ -158,18 +181,18 @@ class Fit(Guest):
         if self.last is None:
             self.candidate._warn_of("all epochs done")
 
-    def score(self, host: Fit, found: dict[str, Any]) -> None:
-        """Score the network that was trained beside the host as that one was scored."""
+    def score(self, host: Fit, found: dict[str, Any]) -> Any:
+        """Score the network that was trained beside the host as that one was scored; returns what scikit-learn would find."""
         fitted, began, known = copy.copy(host.estimator), time.time(), list[Any]()
         with contextlib.suppress(Exception):
             outputs, i = self.outputs
             known = [(x, wait()[i]) for x, wait in outputs]
-        fitted.network_ = Told(host.estimator.network_, self.request.result[0].params, known)
+        fitted.network_ = Told(host.estimator.network_, self.request.weights, known)
         if not known:
             _ = fitted.network_.params  # where they cannot be had it gets a fit of its own, no score for an error
         scorer, error_score = self.options["scorer"], self.options["error_score"]
         scores = {name: _score(fitted, *part, scorer, {}, error_score) for name, part in host.parts.items()}
-        self.future.set_result([{**found, "fit_error": None, **scores, "score_time": time.time() - began}])
+        return [{**found, "fit_error": None, **scores, "score_time": time.time() - began}]
 
 
 class Beside(Guests):
@@ -187,14 +210,14 @@ class Beside(Guests):
 class Told(Network):
     """A network like another, with weights of its own, of which it is known already what it gives for some rows."""
 
-    def __init__(self, like: Network, part: Any, known: list[tuple[np.ndarray, np.ndarray]]) -> None:
+    def __init__(self, like: Network, weights: Callable[[], Any], known: list[tuple[np.ndarray, np.ndarray]]) -> None:
         self.__dict__ |= like.__dict__
         del self.params
-        self.part, self.known = part, known
+        self.weights, self.known = weights, known
 
     @functools.cached_property
     def params(self) -> Any:
-        return self.part.get()
+        return self.weights()
 
     def outputs(self, x: np.ndarray, params: Any = None, lengths: Any = None, size: int = 8192) -> np.ndarray:
         for rows, found in self.known:
@@ -248,7 +271,7 @@ class Threads(ParallelBackendBase):
 
     def __init__(self, at_once: int, batched: bool, alike: bool, shared: list[SharedRows]) -> None:
         super().__init__(nesting_level=0)
-        self.at_once, self.batched, self.alike, self.shared = at_once, batched, batched and alike, shared
+        self.at_once, self.batched, self.alike, self.shared = at_once, batched, alike, shared
         self.lock = threading.Lock()
 
     def meet(self, fits: int, refits: list[Refit], advance: Any) -> None:
@@ -256,7 +279,7 @@ class Threads(ParallelBackendBase):
         self.meeting = Meeting(fits + len(refits), self.at_once, self.batched, advance)
         self.meeting.origin = self.origin
         self.pool, self.hosts = ThreadPoolExecutor(self.meeting.threads), dict[Any, Fit]()
-        self.asked_for, self.ended, self.known = fits, threading.Event(), dict[Any, Any]()
+        self.asked_for, self.begun, self.ended, self.known = fits, 0, threading.Event(), dict[Any, Any]()
         if refits:
             refits[0].guests += refits[1:]
             self.start(refits[0])
@@ -282,14 +305,15 @@ class Threads(ParallelBackendBase):
     apply_async = submit  # its name in joblib before 1.5
 
     def place(self, fit: Fit) -> None:
-        """Make a fit another one's guest, or start it."""
-        host = self.hosts.get(fit.like)
+        """Make a fit another one's guest, or start it; where each trains by itself, no thread is to wait for a host."""
+        host = self.hosts.get(fit.like) if self.batched or self.begun >= self.meeting.threads else None
         if host is None or not self.meeting.welcome(host.guests, fit):
             if fit.like:
                 self.hosts[fit.like] = fit
             self.start(fit)
 
     def start(self, fit: Fit) -> None:
+        self.begun += 1
         self.pool.submit(self.run, fit)
 
     def run(self, fit: Fit) -> None:

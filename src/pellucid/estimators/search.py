@@ -151,7 +151,8 @@ class PopulationSearchCV(BaseSearchCV):
 
     def _foreseen(self, candidates: list[dict[str, Any]]) -> list[Refit]:
         """The refit of every candidate, where all can be trained beside each other: on a GPU that is faster than one, later."""
-        if not (self.refit and self._threads.alike) or LOCAL.wrap or len(candidates) * (self.n_splits_ + 1) > AT_ONCE:
+        together = self.refit and self._threads.alike and self._threads.batched and not LOCAL.wrap
+        if not together or len(candidates) * (self.n_splits_ + 1) > AT_ONCE:
             return []
         among = [shared.whole for shared in self._shared], len(candidates), 1 - 1 / self.n_splits_, self._threads.start
         refits = [Refit(clone(self.estimator), settings, *among) for settings in candidates]
