@@ -88,10 +88,7 @@ WORKS: dict[str, Work] = {
     "gpu-rnn": rnn(64, rows=3200, group="gpu", steps=4_000),
     "gpu-lstm": rnn(64, rows=3200, kind="lstm", group="gpu", steps=4_000),
     **{f"batch-{n}": mlp(100, 256, 256, 10, batch=n, rows=max(8 * n, 256), group="batch", at=n) for n in (1, 8, 64, 512, 4096)},
-    **{
-        f"width-{n}": mlp(n, n, n, 10, batch=64, rows=64 * max(8, min(20, 5120 // n)), group="width", at=n)
-        for n in (16, 64, 256, 1024, 4096)
-    },
+    **{f"width-{n}": mlp(n, n, n, 10, batch=64, rows=1280, group="width", at=n) for n in (16, 64, 256, 1024, 4096)},
     **{f"depth-{n}": mlp(64, *[64] * n, 10, batch=64, rows=1280, group="depth", at=n) for n in (1, 4, 16, 64)},
     **{f"sequence-{n}": rnn(n, rows=32 * max(2, min(8, 1024 // n)), group="sequence", at=n) for n in (8, 32, 128, 1024)},
     **{f"rows-{n}": mlp(30, 64, 64, 4, batch=32, rows=n, group="rows", at=n) for n in (1_000, 10_000, 100_000, 1_000_000)},
