@@ -251,7 +251,7 @@ class Watched:
             raise NotWorthwhile
         request = Request((net, loss, optimizer), state, data, plan, self.wanted, LOCAL.guests, self)
         self.run(request)
-        if request.guests:
+        if request.guests and not request.guests.seated:
             request.plan = plan._replace(rows=self.engine.put(plan.rows))  # once for all of them
         with self.meeting.lock:
             self.meeting.seat(request.guests, request)  # each trains when there is a place

@@ -132,11 +132,13 @@ class Fit(Guest):
 
     def beside(self, host: Fit, found: dict[str, Any]) -> Any:
         """Train from what the host has prepared, and score."""
+        began = time.time()
         self.request.train()
         if self.shorten():
             self.request.train()
         self.end()
-        scored, self.host, self.request = self.score(host, found), None, None
+        scored = self.score(host, {**found, "fit_time": time.time() - began})
+        self.host = self.request = None
         return scored
 
     def seated(self) -> list[Any]:
