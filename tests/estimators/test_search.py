@@ -339,7 +339,7 @@ def test_on_threads_a_guest_that_ends_early_or_fails_does_what_its_own_fit_would
 def test_on_threads_those_that_train_in_several_chunks_are_fits_of_their_own(beside, monkeypatch):
     monkeypatch.setattr(choose, "TARGET", 0.0)
     grid = {"learning_rate_init": [0.01, 0.02, 0.03]}
-    model = clone(MLP).set_params(max_iter=30)
+    model = clone(MLP).set_params(max_iter=40)
     theirs = GridSearchCV(model, grid, cv=3).fit(X, Y)
     assert_same_results(pc.PopulationSearchCV(model, grid, how="threads", cv=3).fit(X, Y), theirs, True)
     assert not beside

@@ -29,7 +29,7 @@ NUMPY_READ = 1.1e-9  # per weight: with small batches the products wait for memo
 COMPILE, COMPILE_PER_LAYER, IMPORT_JAX, START_GPU = 0.45, 0.015, 0.5, 1.0
 START = 0.005  # of a program that is compiled already
 SCAN_CALLS = 4  # a step of a scan is called like this many layers
-TARGET, LONG = 0.1, 2.0  # seconds of work in a compiled chunk, about; and the most that sixteen steps may take
+TARGET, LONG = 0.1, 2.0  # seconds of work in a compiled chunk, about; and the most that 32 steps may take
 # On a CPU a mini-batch goes through in two halves (jax_cut.py) where a step takes about so long, no array of weights has more numbers
 # and there are no more layers: shorter steps and deeper networks are not worth compiling that, and XLA shares out larger products itself.
 HALVED, LARGE, DEEP, COMPILE_HALVES = (120e-6, 1e-3), 2**16, 16, 0.45
@@ -52,9 +52,9 @@ class Work(NamedTuple):
     def chunk(self) -> int:
         """Steps in a chunk: decided by shapes alone, never by a clock.
 
-        Each chunk keeps a copy of the state and looks at all of it, so sixteen at least, or eight where those take long already.
+        Each chunk keeps a copy of the state and looks at all of it, so 32 at least, or eight where those take long already.
         """
-        return max(8, min(16, int(LONG / self.jax)), int(TARGET / self.jax))
+        return max(8, min(32, int(LONG / self.jax)), int(TARGET / self.jax))
 
 
 def predict_work(net: Layer, params: Any, batch: int, data: Batch | None = None) -> Work:
