@@ -368,6 +368,7 @@ def test_on_threads_ctrl_c_ends_hosts_and_guests(jobs, monkeypatch):
 )
 def test_a_guest_whose_fit_would_end_early_is_trained_up_to_there(rates, spoiled, runs, monkeypatch):
     """And gets a fit of its own where that fails, or where its last losses are not those that it would end with."""
+    monkeypatch.setattr(fits.Refits, "want", lambda self, request, fits: False)  # a program of their own would come second
     trained, train = [], together.train
 
     def spoiling(group, later=False):
@@ -429,6 +430,7 @@ def test_what_fails_for_all_is_told_to_all(monkeypatch):
 
 
 def test_guests_of_a_program_that_fails_get_fits_of_their_own(monkeypatch):
+    monkeypatch.setattr(fits.Refits, "want", lambda self, request, fits: False)  # a program of their own might come first
     failures, train = [MemoryError("the device is full")], together.train
     monkeypatch.setattr(together, "train", lambda *args: raise_(failures.pop()) if failures else train(*args))
     grid = {"learning_rate_init": [0.001, 0.01, 0.02]}
