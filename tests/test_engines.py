@@ -481,8 +481,11 @@ assert there() is None
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_weights_in_another_order_of_bytes_are_the_same_weights():
-    """A program that is compiled already takes arrays as they lie in memory."""
+@pytest.mark.parametrize("here", [True, False])
+def test_weights_in_another_order_of_bytes_are_the_same_weights(here, monkeypatch):
+    """A program that is compiled already takes arrays as they lie in memory; they go to a GPU in the order it knows."""
+    if not here:
+        monkeypatch.setattr("pellucid.engines.jax.on_cpu", lambda: False)
     X = np.random.default_rng(0).normal(size=(32, 3)).astype("f4")
     losses = []
     for order in "<>":
