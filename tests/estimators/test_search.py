@@ -1,14 +1,17 @@
 """A search whose fits share one program finds exactly what scikit-learn's finds fitting one by one."""
 
+import gc
 import sys
 import threading
 import warnings
+import weakref
 from typing import ClassVar
 
 import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import loguniform
+from sklearn import config_context
 from sklearn.base import clone
 from sklearn.datasets import load_iris
 from sklearn.ensemble import BaggingClassifier
@@ -274,6 +277,7 @@ def beside(monkeypatch):
         return asked[-1]
 
     monkeypatch.setattr(fits.Threads, "submit", submitting)
+    monkeypatch.setattr(fits.Threads, "release", lambda self: None)
     monkeypatch.setattr(fits.Threads, "run", lambda self, fit: all_there.wait() and run(self, fit))
     monkeypatch.setattr(fits.Fit, "beside", lambda self, *args: trained.append(self) or train(self, *args))
     return trained
@@ -334,6 +338,74 @@ def test_on_threads_a_guest_that_ends_early_or_fails_does_what_its_own_fit_would
     assert len(beside) == 8
     assert any(fit.shortened for fit in beside)
     assert_same_results(mine, theirs, True)
+
+
+def test_on_threads_no_guest_waits_for_its_host_while_a_thread_is_idle(monkeypatch):
+    """Four of five begin at once; the fourth, whose guest the fifth is, ends only when that one has been trained."""
+    rates, there, train = [0.01, 0.02, 0.03, 0.04, 0.05], threading.Event(), engine.train
+
+    def training(*args):
+        rate = np.asarray(args[-1].rates)[0]
+        assert rate != 0.04 or there.wait(30)
+        if rate == 0.05:
+            there.set()
+        return train(*args)
+
+    monkeypatch.setattr(engine, "train", training)
+    cv = [(np.arange(0, 150, 2), np.arange(1, 150, 2))]
+    search = pc.PopulationSearchCV(MLP, {"learning_rate_init": rates}, cv=cv, how="threads", n_jobs=2, refit=False, error_score="raise")
+    assert np.isfinite(search.fit(X, Y).cv_results_["mean_test_score"]).all()
+
+
+@HOW
+def test_nobody_keeps_the_networks_of_fits_that_have_ended(how, monkeypatch):
+    alive, most, build = weakref.WeakSet(), [], pc.Network.__init__
+
+    def building(self, *args, **options):
+        build(self, *args, **options)
+        alive.add(self)
+        most.append(len(alive))
+
+    monkeypatch.setattr(pc.Network, "__init__", building)
+    gc.disable()
+    try:
+        for grid in ({"random_state": list(range(8))}, {"learning_rate_init": [0.01, 0.02, 0.03]}):
+            pc.PopulationSearchCV(clone(MLP).set_params(max_iter=2), grid, cv=3, how=how, n_jobs=2, refit=False).fit(X, Y)
+            assert not alive
+        assert len(most) >= 24
+        assert how == "batched" or max(most) <= 8
+    finally:
+        gc.enable()
+
+
+@HOW
+def test_guests_are_scored_in_scikit_learns_configuration(how):
+    """Which is every thread's own: here, errors that are not finite are none."""
+    rows = np.random.default_rng(0).normal(size=(90, 1)).astype("f4")
+    y = 30 * rows[:, 0]
+    rows[60:] = np.abs(rows[60:]) * np.float32(1e38)
+    model = pc.NetworkRegressor(pc.Linear(1), head=None, epochs=60, random_state=0, engine="jax", optimizer=pc.SGD(0.05))
+    options = {"cv": [(np.arange(60), np.arange(60, 90))] * 2, "scoring": "neg_mean_squared_error", "refit": False}
+    grid = {"optimizer__learning_rate": [1e-3, 1e-2, 3e-2, 0.1]}
+    with config_context(assume_finite=True), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs = GridSearchCV(model, grid, **options).fit(rows, y)
+        mine = pc.PopulationSearchCV(model, grid, how=how, n_jobs=2, **options).fit(rows, y)
+    assert np.isneginf(theirs.cv_results_["mean_test_score"]).all()
+    np.testing.assert_array_equal(mine.cv_results_["mean_test_score"], theirs.cv_results_["mean_test_score"])
+
+
+@HOW
+def test_a_number_that_float32_does_not_know_is_told_as_in_a_fit_of_its_own(how):
+    model = pc.NetworkRegressor(pc.Linear(3) >> pc.Tanh(), epochs=3, random_state=0, engine="jax", optimizer=pc.SGD(0.01, clip_norm=1.0))
+    grid, options = {"optimizer__clip_norm": [1.0, 2.0, 1e39, 3.0, 4.0]}, {"cv": 2, "error_score": -7.0, "refit": False}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.filterwarnings("error", message="overflow")
+        theirs = GridSearchCV(model, grid, **options).fit(X[:, :3].astype("f4"), X[:, 3])
+        mine = pc.PopulationSearchCV(model, grid, how=how, n_jobs=2, **options).fit(X[:, :3].astype("f4"), X[:, 3])
+    assert theirs.cv_results_["mean_test_score"][2] == -7
+    np.testing.assert_allclose(mine.cv_results_["mean_test_score"], theirs.cv_results_["mean_test_score"], rtol=1e-4)
 
 
 def test_on_threads_those_that_train_in_several_chunks_are_fits_of_their_own(beside, monkeypatch):

@@ -98,7 +98,7 @@ class Meeting:
                 first.guests += others
                 first.leave()
             for guest in guests:
-                with contextlib.suppress(Exception), np.errstate(over="ignore"):  # its own fit will say what is wrong
+                with contextlib.suppress(Exception), np.errstate(over="raise"):  # its own fit will say what is wrong
                     guest.request = request.beside(guest.optimizer, guest.steps) if request else None
                 if guest.request:
                     wanted.append(guest.request)
@@ -412,6 +412,7 @@ class Guest:
 class Guests(list[Any]):
     """All guests of one fit."""
 
+    host: Any = None  # that fit, until it has ended
     seated = False  # whether it is too late for more
     request: Request | None = None  # of the host
     together = False  # whether they and their host are to be trained as one program with others, or not at all

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from joblib.parallel import ParallelBackendBase
+from sklearn import config_context
 from sklearn.base import clone
 from sklearn.model_selection._validation import _score
 
@@ -69,11 +70,13 @@ class Fit(Guest):
     shortened = False  # whether it was trained again, up to there
     outputs: Any = ((), 0)  # for some rows: what waits for those of several guests, and which of them is this one
     host: Any = None  # where each trains by itself: who has prepared all that this one needs, and what scikit-learn found of it
+    config: dict[str, Any]  # scikit-learn's, which every thread has for itself
 
     def __init__(self, call: Any, start: Callable[[Any], Any], known: dict[Any, Any]) -> None:
         self.call, self.start, self.future, self.guests = call, start, Future[Any](), Beside(self)
         with contextlib.suppress(ValueError, KeyError):  # another call than we know
-            [(_, (self.estimator, *self.data), self.options)] = call.items
+            [(function, (self.estimator, *self.data), self.options)] = call.items
+            self.config = getattr(function, "config", {})
             self.rows = [self.options[name] for name in ("train", "test")]
             if all(isinstance(rows, np.ndarray) and rows.dtype.kind in "iu" for rows in self.rows):
                 self.compare(known, self.options["parameters"], *self.rows)
@@ -193,7 +196,8 @@ class Fit(Guest):
         if not known:
             _ = fitted.network_.params  # where they cannot be had it gets a fit of its own, no score for an error
         scorer, error_score = self.options["scorer"], self.options["error_score"]
-        scores = {name: _score(fitted, *part, scorer, {}, error_score) for name, part in host.parts.items()}
+        with config_context(**self.config):
+            scores = {name: _score(fitted, *part, scorer, {}, error_score) for name, part in host.parts.items()}
         return [{**found, "fit_error": None, **scores, "score_time": time.time() - began}]
 
 
@@ -281,7 +285,7 @@ class Threads(ParallelBackendBase):
         self.meeting = Meeting(fits + len(refits), self.at_once, self.batched, advance)
         self.meeting.origin = self.origin
         self.pool, self.hosts = ThreadPoolExecutor(self.meeting.threads), dict[Any, Fit]()
-        self.asked_for, self.begun, self.ended, self.known = fits, 0, threading.Event(), dict[Any, Any]()
+        self.asked_for, self.begun, self.queued, self.ended, self.known = fits, 0, 0, threading.Event(), dict[Any, Any]()
         if refits:
             refits[0].guests += refits[1:]
             self.start(refits[0])
@@ -315,14 +319,32 @@ class Threads(ParallelBackendBase):
             self.start(fit)
 
     def start(self, fit: Fit) -> None:
-        self.begun += 1
+        with self.lock:
+            self.begun, self.queued = self.begun + 1, self.queued + 1
         self.pool.submit(self.run, fit)
 
     def run(self, fit: Fit) -> None:
+        with self.lock:
+            self.queued -= 1
         try:
-            fit.future.set_result(self.meeting.member(functools.partial(fit.run, self.meeting), fit.guests))
+            found = self.meeting.member(functools.partial(fit.run, self.meeting), fit.guests)
         except BaseException as error:
             fit.future.set_exception(error)
+            return
+        fit.future.set_result(found)
+        if self.hosts.get(fit.like) is fit:
+            self.hosts.pop(fit.like, None)
+        fit.guests.host = None  # nobody but its guests keeps it, and what it has learned
+        if not self.batched:
+            self.release()
+
+    def release(self) -> None:
+        """Let a guest that waits for its host begin by itself, where a thread would have nothing to do."""
+        with self.meeting.lock:
+            waiting = [host.guests for host in list(self.hosts.values()) if host.guests and not host.guests.seated]
+            guest = waiting[0].pop() if waiting and not self.queued and not self.meeting.stopped else None
+        if guest:
+            self.start(guest)
 
     def count(self, future: Future) -> None:
         """One more has ended."""
