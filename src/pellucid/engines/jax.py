@@ -167,9 +167,10 @@ def held(a: Any) -> Any:
 
 def put(tree: Any) -> Any:
     """Copy data to the device. On a CPU a plan or a state stays as it is: the program takes it faster than it would get there."""
-    if isinstance(tree, Plan | State):  # a compiled program does not look at the order of bytes, and a GPU knows but its own
-        tree = jax.tree.map(lambda a: np.asarray(a, a.dtype.newbyteorder("=")), tree)
-    return tree if on_cpu() and isinstance(tree, Plan | State) else jax.device_put(tree)
+    if not isinstance(tree, Plan | State):
+        return jax.device_put(tree)
+    tree = jax.tree.map(lambda a: np.asarray(a, a.dtype.newbyteorder("=")), tree)  # programs and GPUs know no other order
+    return tree if on_cpu() else jax.device_put(tree)
 
 
 def settle(tree: Any) -> None:

@@ -19,7 +19,7 @@ from ..training.step import Batch, State
 from . import LOCAL
 
 if TYPE_CHECKING:
-    from .together import Request, Rows
+    from .requests import Request, Rows
 
 __all__ = ["Part", "Pile", "outputs_of", "train"]
 

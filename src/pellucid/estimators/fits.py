@@ -20,7 +20,8 @@ from sklearn.model_selection._validation import _score
 from ..engines import LOCAL
 from ..engines.choose import predict_work
 from ..engines.pile import outputs_of
-from ..engines.together import Guest, Guests, Meeting, Request
+from ..engines.requests import Guest, Guests, Request
+from ..engines.together import Meeting
 from ..network import Network
 from ..training.data import frozen
 from .base import is_fixed
