@@ -21,6 +21,19 @@ def rng():
     return np.random.default_rng(0)
 
 
+@pytest.fixture
+def in_float32(monkeypatch):
+    """Products of float32 are computed in float32: a GPU would take TF32, which has three digits."""
+    import jax
+
+    from pellucid.engines import jax as engine
+
+    plain = engine.precision
+    monkeypatch.setattr(engine, "precision", lambda dtype, products=None: plain(dtype, products or "float32"))
+    with jax.default_matmul_precision("float32"):
+        yield
+
+
 @pytest.fixture(scope="session")
 def digits():
     from sklearn.datasets import load_digits

@@ -10,12 +10,13 @@ import time
 
 import numpy as np
 import pandas as pd
-import polars as pl
 import pytest
 from sklearn.datasets import load_iris
 
 import pellucid as pc
 from pellucid.cli import main
+
+pl = pytest.importorskip("polars")
 
 FAST = ["--epochs", "5", "--engine", "numpy", "--quiet"]
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import pellucid as pc
-from pellucid.engines import get_engine
+from pellucid.engines import get_engine, has_gpu
 from pellucid.engines import numpy as numpy_engine
 from pellucid.engines.choose import choose_engine, predict_work
 from pellucid.engines.numpy import NumpyOps
 from pellucid.training.loop import Plan
 from pellucid.training.step import Batch, State
-from pellucid.tree import map_leaves
+from pellucid.tree import leaves, map_leaves
 
 NET = pc.Linear(16) >> pc.ReLU() >> pc.Dropout(0.3) >> (pc.Linear(8) | (pc.Linear(8) >> pc.Sigmoid()) * pc.Linear(8)) >> pc.Linear(4)
 
@@ -42,7 +42,7 @@ def test_a_whole_float64_run_gives_the_same_weights_on_both_engines(optimizer):
 
 
 @pytest.mark.parametrize("optimizer", [pc.SGD(0.1), pc.SGD(0.1, momentum=0.9), pc.RMSProp(), pc.Adam()], ids=repr)
-def test_the_first_20_float32_steps_agree(optimizer):
+def test_the_first_20_float32_steps_agree(optimizer, in_float32):
     a, b = (run(e, "float32", 3, optimizer, batch_size=15) for e in ("numpy", "jax"))  # 3 epochs of 7 steps
     for name, value in a.parameters.items():
         np.testing.assert_allclose(value, b.parameters[name], rtol=0, atol=1e-5)
@@ -104,7 +104,8 @@ def test_a_chunk_is_one_loop_and_leaves_the_state_before_it_alone():
     state = jax_engine.put(state)
     plan = Plan(*plan_of(np.arange(101), 16), np.full(7, 0.1, np.float32), np.int32(7))
     args = model.net, model.loss, pc.SGD(0.1).kind(), state, batch, plan
-    assert jax_engine.chunk.lower(*args).as_text().count("stablehlo.while") == 1
+    if jax_engine.on_cpu():  # a GPU has a kernel for this one, and more loops for those without
+        assert jax_engine.chunk.lower(*args).as_text().count("stablehlo.while") == 1
     new, _, _ = jax_engine.train(*args)
     assert not np.array_equal(new.params["W"], state.params["W"])
     np.testing.assert_array_equal(state.params["W"], model.params["W"])
@@ -134,10 +135,11 @@ def chunk(request, monkeypatch):
 def test_short_epochs_run_together_are_the_epochs_run_one_by_one(engine, chunk):
     rate = pc.OneCycle(0.3)
     alone, together = (run(engine, "float64", 7, pc.SGD(rate, momentum=0.5), callbacks=c) for c in ([lambda run: None], []))
-    assert alone.history["loss"] == together.history["loss"]
+    rtol = 1e-12 if has_gpu() else 0  # a GPU takes 32 steps in one loop and those left in another
+    np.testing.assert_allclose(alone.history["loss"], together.history["loss"], rtol=rtol)
     assert together.history["epoch"] == [1, 2, 3, 4, 5, 6, 7]
     for name, value in alone.parameters.items():
-        np.testing.assert_array_equal(value, together.parameters[name])
+        np.testing.assert_allclose(value, together.parameters[name], rtol=rtol, atol=rtol)
 
 
 @pytest.mark.parametrize("engine", ["numpy", "jax"])
@@ -274,6 +276,7 @@ def test_rows_sent_chunk_by_chunk_give_the_same_bits(dtype, room, steps, monkeyp
     monkeypatch.setattr(choose.Work, "chunk", property(lambda self: steps))
     options = {"optimizer": pc.Adam(pc.Cosine(0.01)), "validation": 0.2, "batch_size": 4}
     resident = run("jax", dtype, 4, **options)
+    monkeypatch.setattr("pellucid.training.loop.ROOM", 0)  # for the state there is enough
     sent = []
     put = get_engine("jax").put
     monkeypatch.setattr(get_engine("jax"), "room", lambda: room)
@@ -293,6 +296,78 @@ def test_a_failure_while_rows_are_sent_names_the_callers_row(monkeypatch):
     with pytest.raises(pc.NonFiniteError) as caught:
         pc.Network(pc.Linear(64) >> pc.Linear(1), (1,), "squared_error").fit(X, X, epochs=2, batch_size=8, engine="jax", progress=False)
     assert caught.value.rows == [7]
+
+
+# -------------------------------------------------------------------- a state that fills the device
+@pytest.fixture
+def little_room(monkeypatch):
+    """Returns the states that were given away: all of their memory is that of the next one."""
+    engine, given = get_engine("jax"), []
+
+    def train_in_place(net, loss, optimizer, state, *rest):
+        given.append(state)
+        return in_place(net, loss, optimizer, state, *rest)
+
+    in_place = engine.train_in_place
+    monkeypatch.setattr(engine, "room", lambda: 12_000)  # NET and Adam's memory take 4,380 bytes, the rows 2,592
+    monkeypatch.setattr(engine, "train_in_place", train_in_place)
+    return given
+
+
+@pytest.mark.parametrize("options", [{}, {"validation": 0.2}, {"callbacks": [lambda run: None]}], ids=["", "validation", "watched"])
+def test_a_large_state_is_replaced_where_it_lies_and_learns_the_same_bits(options, chunk, request):
+    alone = run("jax", "float32", 6, pc.Adam(pc.Cosine(0.01)), **options)
+    given = request.getfixturevalue("little_room")
+    scarce = run("jax", "float32", 6, pc.Adam(pc.Cosine(0.01)), **options)
+    last = [leaf for state in given[1:] for _, leaf in leaves((state.params, state.slots))]  # the first one is the host's
+    assert given
+    assert all(leaf.is_deleted() for leaf in last)
+    assert bool(last) == (options != {} or chunk < 6 * 7 / 4)
+    assert alone.history["loss"] == scarce.history["loss"]
+    for name, value in alone.parameters.items():
+        np.testing.assert_array_equal(value, scarce.parameters[name])
+
+
+@pytest.mark.parametrize("stops", ["a value that is not finite", "a callback"])
+def test_a_large_state_is_not_lost_when_a_fit_fails(stops, chunk, request):
+    def fit():
+        model = pc.Network(pc.Linear(60) >> pc.Linear(30) >> pc.Linear(1), (6,))
+        callbacks = [fail] if stops == "a callback" else []
+        with pytest.raises(ArithmeticError) as caught:
+            model.fit(*data(), epochs=60, batch_size=20, optimizer=pc.SGD(1.0), engine="jax", callbacks=callbacks, progress=False)
+        assert all(np.isfinite(value).all() for value in model.parameters.values())
+        return str(caught.value), model.parameters
+
+    def fail(run):
+        if run.epoch == 2:
+            raise ArithmeticError("no more")
+
+    alone = fit()
+    given = request.getfixturevalue("little_room")
+    scarce = fit()
+    assert given
+    assert scarce[0] == alone[0]
+    for name, value in alone[1].items():
+        np.testing.assert_allclose(value, scarce[1][name], rtol=1e-3)
+
+
+def test_a_large_state_is_not_lost_when_the_device_fails(little_room, monkeypatch):
+    engine, kept = get_engine("jax"), []
+    in_place = engine.train_in_place
+
+    def train_in_place(net, loss, optimizer, state, *rest):
+        kept.append(engine.get(state).params)
+        found = in_place(net, loss, optimizer, state, *rest)
+        if len(kept) == 3:
+            raise RuntimeError("out of memory")
+        return found
+
+    monkeypatch.setattr(engine, "train_in_place", train_in_place)
+    model = pc.Network(NET, (6,), "softmax_cross_entropy")
+    with pytest.raises(RuntimeError, match="out of memory"):
+        model.fit(*data(), epochs=5, batch_size=16, engine="jax", callbacks=[lambda run: None], progress=False)
+    for (_, found), (_, expected) in zip(leaves(model.params), leaves(kept[-1]), strict=True):
+        np.testing.assert_array_equal(found, expected)
 
 
 # -------------------------------------------------------------------- predictions
@@ -390,8 +465,9 @@ def check_products(shape, dtype):
     program = jax.jit(lambda x, dz, W: (ops.matmul(x, W), ops.crossprod(x, dz), ops.matmul(dz, W.T)))
     with engine.precision(dtype):
         found, text = program(x, dz, W), program.lower(x, dz, W).as_text()
-    for value, expected in zip(found, (x @ W, x.T @ dz, dz @ W.T), strict=True):
-        np.testing.assert_allclose(value, expected, rtol=0, atol=1e-3 if dtype == "float32" else 1e-11)
+    for value, expected, terms in zip(found, (x @ W, x.T @ dz, dz @ W.T), (n, rows, m), strict=True):
+        single = 6 * terms**0.5 * 2**-11 if has_gpu() else 1e-3  # a GPU's TF32 has 11 bits
+        np.testing.assert_allclose(value, expected, rtol=0, atol=single if dtype == "float32" else 1e-11)
     return text
 
 
@@ -464,7 +540,7 @@ def test_the_limit_on_blas_threads_ends_with_its_last_user():
 def test_import_of_jax_leaves_the_search_for_garbage_as_it_was(asked: str, looks: bool, left: bool | str) -> None:
     code = f"""
 import gc
-from pellucid.engines import get_engine
+from pellucid.engines import get_engine, has_gpu
 get_engine("numpy"), gc.collect()
 gc.{asked}()
 before, frozen = gc.get_stats(), bool(gc.get_freeze_count())

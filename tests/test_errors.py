@@ -207,7 +207,8 @@ def test_a_batch_size_larger_than_the_data_takes_all_rows():
 
 def test_data_of_any_form_train_alike_and_are_left_alone():
     import pandas as pd
-    import polars as pl
+
+    pl = pytest.importorskip("polars")
 
     X, y = X_y()
     X = np.round(X * 4)

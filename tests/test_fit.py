@@ -76,7 +76,7 @@ def test_validation_rows_are_not_learned_from():
 
 
 @ENGINES
-def test_early_stopping_restores_the_best_weights(engine):
+def test_early_stopping_restores_the_best_weights(engine, in_float32):
     X, y = data(60)
     X_val, y_val = data(60, seed=1)
     net = pc.Network(pc.Linear(64) >> pc.Tanh() >> pc.Linear(3), (5,), "softmax_cross_entropy")
@@ -274,7 +274,7 @@ def test_a_loss_that_is_not_finite_names_epoch_batch_layer_and_rows(engine):
 
 
 @ENGINES
-def test_the_last_good_weights_are_kept(engine):
+def test_the_last_good_weights_are_kept(engine, in_float32):
     X, y = data(40)
     net = pc.Network(pc.Linear(30) >> pc.Linear(30) >> pc.Linear(1), (5,))
     with pytest.raises(pc.NonFiniteError) as caught:

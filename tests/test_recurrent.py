@@ -412,7 +412,7 @@ def gradients_of(layer, X, engine="jax"):
 
 
 @pytest.mark.parametrize("layer", KERNEL_CASES, ids=repr)
-def test_a_scan_as_one_kernel_gives_the_scans_gradients(layer, monkeypatch):
+def test_a_scan_as_one_kernel_gives_the_scans_gradients(layer, monkeypatch, in_float32):
     X = np.random.default_rng(0).normal(size=(48, 7, 5)).astype(np.float32)  # 48 rows: three blocks
     expected = gradients_of(layer, X, "numpy")
     done = in_kernel(monkeypatch)
@@ -451,7 +451,7 @@ def test_a_gpus_program_has_one_kernel_ahead_and_one_back(layer, monkeypatch):
     [(RNN(256), 32), (LSTM(128), 32), (GRU(128), 257), (RNN(16, activation=pc.Softplus()), 32), (RNN(1), 8)],
     ids=["too many weights", "too many weights in gates", "many weights and rows", "unknown operation", "one unit"],
 )
-def test_what_no_kernel_can_do_is_scanned(layer, rows, monkeypatch):
+def test_what_no_kernel_can_do_is_scanned(layer, rows, monkeypatch, in_float32):
     X = np.random.default_rng(0).normal(size=(rows, 3, 5)).astype(np.float32)
     done = in_kernel(monkeypatch)
     expected, found = gradients_of(layer, X, "numpy"), gradients_of(layer, X)
@@ -472,7 +472,7 @@ def test_without_pallas_for_a_gpu_a_layer_is_scanned(monkeypatch):
 
 
 @pytest.mark.parametrize("layer", [RNN(16), LSTM(10), GRU(16, reverse=True)], ids=repr)
-def test_padded_sequences_go_through_the_kernel(layer, monkeypatch):
+def test_padded_sequences_go_through_the_kernel(layer, monkeypatch, in_float32):
     rng = np.random.default_rng(0)
     rows = [rng.normal(size=(n, 5)).astype(np.float32) for n in [2, 5, 3] * 8]
     done = in_kernel(monkeypatch)

@@ -44,7 +44,7 @@ def test_what_the_padding_contains_changes_nothing_by_a_bit(kind, outputs):
 
 
 @pytest.mark.parametrize(("kind", "engine"), [(RNN, "numpy"), (LSTM, "numpy"), (GRU, "numpy"), (GRU, "jax")])
-def test_how_much_padding_there_is_changes_almost_nothing(kind, engine):
+def test_how_much_padding_there_is_changes_almost_nothing(kind, engine, in_float32):
     model, X, y = some(kind=kind)
     short, long = padded(X, 6, 0), padded(X, 40, 0)
     options = {"lengths": LENGTHS}

@@ -7,7 +7,6 @@ import sys
 import joblib
 import numpy as np
 import pandas as pd
-import polars as pl
 import pytest
 import sklearn
 from sklearn.base import clone
@@ -66,6 +65,7 @@ def test_frames_in_and_words_out(model):
     assert set(fitted.predict(frame)) <= set(NAMES)
     with pytest.raises(ValueError, match="feature names"):
         fitted.predict(frame[["b", "a", "c", "d"]])
+    pl = pytest.importorskip("polars")
     np.testing.assert_array_equal(clone(model).fit(pl.DataFrame(X), NAMES).predict(pl.DataFrame(X)), clone(model).fit(X, NAMES).predict(X))
 
 

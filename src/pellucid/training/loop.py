@@ -20,6 +20,7 @@ from ..engines import LOCAL, get_engine
 from ..engines.choose import choose_engine, predict_work
 from ..optimizers import LBFGS, Optimizer
 from ..schedules import Schedule, rates_of
+from ..tree import leaves
 from .ahead import foretold, run_ahead
 from .callbacks import Callback, EarlyStopping, History, call
 from .checkpoint import Saved, data_digest, load_checkpoint, rows_digest, save_checkpoint
@@ -66,6 +67,7 @@ class Job:
 
 
 Chunk = tuple[Plan, State, State, Any]
+ROOM, LONGER = 4, 4  # a device is short of memory where it cannot hold four states: then chunks are four times as long
 
 
 @dataclass
@@ -160,6 +162,8 @@ def gradient_epochs(run: Run, data: Batch | None, bar: Any, finish: Callable[...
     job, net, loss, engine, steps = run.job, run.model.net, run.model.loss, run.engine, run.job.steps
     kind, carries, watch = job.optimizer.kind(), carries_state(net), overridden(job.callbacks, "batch_end")
     chunk = predict_work(net, run.model.params, job.batch_size, job.data).chunk
+    scarce = engine.room() < ROOM * size_of(run.state)
+    chunk *= LONGER if scarce else 1  # it begins with a copy to the host
     if data is None:  # rows are sent with each chunk, and two chunks are there at a time
         chunk = max(1, min(chunk, int(engine.room() / 8 / (size_of(job.row) * job.batch_size))))
     together = max(1, chunk // steps if engine.fills else min(chunk // steps, job.epochs))
@@ -168,7 +172,7 @@ def gradient_epochs(run: Run, data: Batch | None, bar: Any, finish: Callable[...
         run.state = engine.stack(net, loss, kind, run.state, job.data, job.batch_size)
     looked = carries or looked_at(job)
     if looked:
-        if together > 1 and not carries and data is not None and engine.name == "jax" and foretold(job):
+        if together > 1 and not (carries or scarce) and data is not None and engine.name == "jax" and foretold(job):
             run_ahead(run, data, together, length, bar, finish)
         together = 1
     if engine.name == "numpy":  # nothing is compiled, so nothing is filled up
@@ -180,7 +184,7 @@ def gradient_epochs(run: Run, data: Batch | None, bar: Any, finish: Callable[...
             run.state = run.state._replace(params=engine.put(forget(run.state.params)))
         coming = plans(run, 1 if looked else job.epochs, together, length, 1 if watch else length)
         several = not looked and (job.epochs - run.epoch) * steps > length
-        with contextlib.closing(trained(run, data, coming, in_advance=several)) as chunks:
+        with contextlib.closing(trained(run, data, coming, several, scarce)) as chunks:
             for plan, before, state, outcome in chunks:
                 first = run.epoch * steps + len(sums)
                 rows, finite = engine.get(outcome)
@@ -216,18 +220,23 @@ def gradient_epochs(run: Run, data: Batch | None, bar: Any, finish: Callable[...
                     break
 
 
-def trained(run: Run, data: Batch | None, plans: Generator[Plan], in_advance: bool) -> Generator[Chunk]:
+def trained(run: Run, data: Batch | None, plans: Generator[Plan], in_advance: bool, scarce: bool) -> Generator[Chunk]:
     """Train chunk after chunk: each plan, the state before and after it, and the outcome.
 
     Where nobody looks between them, chunks are planned and run in advance, each in a thread, so that the device never waits.
+    Where memory is scarce, the state before a chunk is kept on the host: on the device, the one after it takes its place.
     """
-    job, engine = run.job, run.engine
-    kind, more = job.optimizer.kind(), in_advance and engine.waits and not callable(job.order)
+    job, engine, net, loss = run.job, run.engine, run.model.net, run.model.loss
+    kind, more = job.optimizer.kind(), in_advance and engine.waits and not (scarce or callable(job.order))
 
     def results(chunks: Generator[Any]) -> Generator[Chunk]:
         state = run.state
         for plan, there, rows in chunks:
-            before, (state, *outcome) = state, engine.train(run.model.net, run.model.loss, kind, state, rows, there)
+            if scarce:
+                before = run.state = engine.get(state)
+                state, *outcome = engine.train_in_place(net, loss, kind, state, rows, there)
+            else:
+                before, (state, *outcome) = state, engine.train(net, loss, kind, state, rows, there)
             yield plan, before, state, outcome
 
     context = functools.partial(engine.precision, run.model.dtype, job.precision)
@@ -237,9 +246,9 @@ def trained(run: Run, data: Batch | None, plans: Generator[Plan], in_advance: bo
     return ahead(results(chunks), context) if more else results(chunks)
 
 
-def size_of(data: Batch) -> int:
+def size_of(tree: Batch | State) -> int:
     """Bytes of all its arrays."""
-    return sum(a.nbytes for a in data if a is not None)
+    return sum(a.nbytes for _, a in leaves(tree) if a is not None)
 
 
 def looked_at(job: Job) -> bool:
