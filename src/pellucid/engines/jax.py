@@ -269,12 +269,13 @@ def chunk(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: An
     return jax.tree.unflatten(form, jax.tree.leaves(state)), sums, all_finite(jnp, sums, state.params)
 
 
-chunk_in_place = jax.jit(chunk.__wrapped__, static_argnames=("net", "loss", "optimizer"), donate_argnames="state", compiler_options=OPTIONS)
-
-
-def train_in_place(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: Any) -> tuple[Any, Any, Any]:
-    """As `train`, but the new state takes the place of the old one, which is gone then."""
-    return chunk_in_place(net, loss, optimizer, state, data, plan)
+# As `train`, but the new state takes the place of the old one, which is gone then
+train_in_place = jax.jit(
+    chunk.__wrapped__,  # type: ignore[attr-defined]
+    static_argnames=("net", "loss", "optimizer"),
+    donate_argnames="state",
+    compiler_options=OPTIONS,
+)
 
 
 @functools.partial(jax.jit, static_argnames=("net", "loss"))
