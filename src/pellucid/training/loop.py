@@ -20,13 +20,13 @@ from ..engines import LOCAL, get_engine
 from ..engines.choose import choose_engine, predict_work
 from ..optimizers import LBFGS, Optimizer
 from ..schedules import Schedule, rates_of
-from ..tree import leaves
 from .ahead import foretold, run_ahead
 from .callbacks import Callback, EarlyStopping, History, call
 from .checkpoint import Saved, data_digest, load_checkpoint, rows_digest, save_checkpoint
 from .finite import explain_nonfinite
 from .lbfgs import lbfgs_epochs
 from .progress import SILENT, progress
+from .scarce import Scarce, is_scarce, size_of
 from .sequences import carries_state, forget, rows_at_once, steps_there
 from .step import Batch, Plan, State
 from .stream import ahead, supply
@@ -66,8 +66,7 @@ class Job:
         return Batch(*(a if a is None else a[:1] for a in self.data))
 
 
-Chunk = tuple[Plan, State, State, Any]
-ROOM, LONGER = 6, 4  # a device is short of memory where it cannot hold six states: then chunks are four times as long
+Chunk = tuple[Plan, Callable[[], State], State, Any]
 
 
 @dataclass
@@ -162,8 +161,7 @@ def gradient_epochs(run: Run, data: Batch | None, bar: Any, finish: Callable[...
     job, net, loss, engine, steps = run.job, run.model.net, run.model.loss, run.engine, run.job.steps
     kind, carries, watch = job.optimizer.kind(), carries_state(net), overridden(job.callbacks, "batch_end")
     chunk = predict_work(net, run.model.params, job.batch_size, job.data).chunk
-    scarce = engine.room() < ROOM * size_of(run.state)
-    chunk *= LONGER if scarce else 1  # it begins with a copy to the host
+    scarce = Scarce(run, always=carries or data is None) if is_scarce(run) else None
     if data is None:  # rows are sent with each chunk, and two chunks are there at a time
         chunk = max(1, min(chunk, int(engine.room() / 8 / (size_of(job.row) * job.batch_size))))
     together = max(1, chunk // steps if engine.fills else min(chunk // steps, job.epochs))
@@ -190,7 +188,8 @@ def gradient_epochs(run: Run, data: Batch | None, bar: Any, finish: Callable[...
                 rows, finite = engine.get(outcome)
                 rows = rows[: plan.count].astype(np.float64)
                 if not finite:
-                    state, failed = explain_nonfinite(net, loss, kind, engine.get(before), job.data, plan, first, steps, job.origin)
+                    del state  # the device may have no room for another one
+                    state, failed = explain_nonfinite(net, loss, kind, before(), job.data, plan, first, steps, job.origin)
                     state, rows = engine.put(state), rows[: max(0, len(failed.steps) - 1)]
                     failed.steps = (*recent, *failed.steps)[-20:]
                 run.state = state
@@ -220,35 +219,28 @@ def gradient_epochs(run: Run, data: Batch | None, bar: Any, finish: Callable[...
                     break
 
 
-def trained(run: Run, data: Batch | None, plans: Generator[Plan], in_advance: bool, scarce: bool) -> Generator[Chunk]:
-    """Train chunk after chunk: each plan, the state before and after it, and the outcome.
+def trained(run: Run, data: Batch | None, plans: Generator[Plan], in_advance: bool, scarce: Scarce | None) -> Generator[Chunk]:
+    """Train chunk after chunk: each plan, what gives the state before it, the state after it, and the outcome.
 
     Where nobody looks between them, chunks are planned and run in advance, each in a thread, so that the device never waits.
-    Where memory is scarce, the state before a chunk is kept on the host: on the device, the one after it takes its place.
     """
-    job, engine, net, loss = run.job, run.engine, run.model.net, run.model.loss
+    job, engine = run.job, run.engine
     kind, more = job.optimizer.kind(), in_advance and engine.waits and not (scarce or callable(job.order))
 
     def results(chunks: Generator[Any]) -> Generator[Chunk]:
         state = run.state
         for plan, there, rows in chunks:
             if scarce:
-                before = run.state = engine.get(state)
-                state, *outcome = engine.train_in_place(net, loss, kind, state, rows, there)
+                yield plan, scarce.before, *scarce.train(run.state, rows, there)
             else:
-                before, (state, *outcome) = state, engine.train(net, loss, kind, state, rows, there)
-            yield plan, before, state, outcome
+                before, (state, *outcome) = state, engine.train(run.model.net, run.model.loss, kind, state, rows, there)
+                yield plan, functools.partial(engine.get, before), state, outcome
 
     context = functools.partial(engine.precision, run.model.dtype, job.precision)
     chunks = supply(run, data, plans)
     if more or data is None:
         chunks = ahead(chunks, context)
     return ahead(results(chunks), context) if more else results(chunks)
-
-
-def size_of(tree: Batch | State) -> int:
-    """Bytes of all its arrays."""
-    return sum(a.nbytes for _, a in leaves(tree) if a is not None)
 
 
 def looked_at(job: Job) -> bool:
