@@ -354,6 +354,18 @@ def test_a_large_state_is_not_lost_when_a_fit_fails(message, share, chunk, reque
         np.testing.assert_array_equal(value, scarce[1][name])
 
 
+@pytest.mark.parametrize("how", ["batched", "threads"])
+def test_many_large_states_are_trained_as_ever(how, little_room):
+    population = pc.Population(NET, (6,), "softmax_cross_entropy", seed=range(3), optimizer=pc.Adam(0.01))
+    population.fit(*data(), how=how, epochs=3, batch_size=16, engine="jax", progress=False)
+    assert not little_room
+    alone = pc.Network(NET, (6,), "softmax_cross_entropy", seed=2)
+    alone.fit(*data(), epochs=3, batch_size=16, optimizer=pc.Adam(0.01), engine="jax", progress=False)
+    assert little_room
+    for name, value in alone.parameters.items():
+        np.testing.assert_allclose(population[2].parameters[name], value, rtol=0, atol=1e-5)
+
+
 def test_a_large_state_is_not_lost_when_the_device_fails(little_room, monkeypatch):
     engine, kept = get_engine("jax"), []
     in_place = engine.train_in_place

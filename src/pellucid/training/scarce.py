@@ -48,7 +48,8 @@ class Scarce:
 
 
 def is_scarce(run: Any) -> bool:
-    return run.engine.room() < ROOM * size_of(run.state)
+    """Whether a fit is short of memory; one of many, which the others wait for, is trained as they are."""
+    return run.engine.waits and run.engine.room() < ROOM * size_of(run.state)
 
 
 def size_of(tree: Batch | State) -> int:
