@@ -314,6 +314,7 @@ def little_room(monkeypatch):
     return given
 
 
+@pytest.mark.parametrize("chunk", [3, 1000], indirect=True)
 @pytest.mark.parametrize("options", [{}, {"validation": 0.2}, {"callbacks": [lambda run: None]}], ids=["", "validation", "watched"])
 def test_a_large_state_is_replaced_where_it_lies_and_learns_the_same_bits(options, chunk, request):
     alone = run("jax", "float32", 6, pc.Adam(pc.Cosine(0.01)), **options)
@@ -328,6 +329,7 @@ def test_a_large_state_is_replaced_where_it_lies_and_learns_the_same_bits(option
         np.testing.assert_array_equal(value, scarce.parameters[name])
 
 
+@pytest.mark.parametrize("chunk", [3, 20], indirect=True)
 @pytest.mark.parametrize("share", [1e-9, 1e9], ids=["one copy", "a copy for every chunk"])
 @pytest.mark.parametrize("message", ["Epoch 4.* is not finite", "no more"])
 def test_a_large_state_is_not_lost_when_a_fit_fails(message, share, chunk, request, monkeypatch, in_float32):
