@@ -307,8 +307,9 @@ def test_in_bfloat16_a_stack_begins_where_precision_no_longer_changes(monkeypatc
     options = {"epochs": 3, "dtype": "float32", "precision": "bfloat16"}
     nets = [chain(DENSE, 6), pc.Chain(*DENSE * 6, pc.LayerNorm(), pc.Linear(3))]  # LayerNorm sends its flow back in full precision
     stacked = [fitted(net, pc.SGD(0.01), **options) for net in nets]
+    tolerance = 4e-3 if engine.on_cpu() else 8e-3  # bfloat16 has 8 bits; a GPU adds up in another order where blocks are stacked
     for net, model in zip(nets, stacked, strict=True):
-        same(model, fitted(net, pc.SGD(0.01), monkeypatch, **options), 8e-3)  # two steps of bfloat16's 8 bits
+        same(model, fitted(net, pc.SGD(0.01), monkeypatch, **options), tolerance)
 
 
 def test_a_watched_stack_is_one_program_and_members_of_a_population_learn_the_same():
