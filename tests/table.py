@@ -104,7 +104,11 @@ LAYERS: dict[str, list[tuple[pc.Layer, tuple[int, ...]]]] = {
         (pc.MultiHeadAttention(6, 3, causal=True), (4, 5)),
     ],
     "Frozen": [(pc.Frozen(pc.Linear(4) >> pc.BatchNorm() >> pc.Dropout(0.5)), (3,))],
-    "Repeat": [(pc.Repeat(pc.Linear(4) >> pc.Tanh(), 3), (4,)), (pc.Repeat(pc.Linear(3, bias=False), 1), (3,))],
+    "Repeat": [
+        (pc.Repeat(pc.Linear(4) >> pc.Tanh(), 3), (4,)),
+        (pc.Repeat(pc.Linear(3, bias=False), 1), (3,)),
+        (pc.Repeat(pc.Linear(3) >> pc.Tanh(), 18), (3,)),  # compiled as a loop
+    ],
     "Penalty": [(pc.Penalty(pc.Linear(4) >> pc.Tanh() >> pc.Linear(2), l1=0.1, l2=0.2), (3,)), (pc.Penalty(pc.RBF(3), l2=0.1), (3,))],
     "Chain": [(pc.Linear(4) >> pc.Tanh() >> pc.Linear(2), (3,)), (pc.Chain(pc.Tanh()), (3,))],
     "Concat": [(pc.Linear(4) | (pc.Linear(3) >> pc.Tanh()) | pc.Identity(), (3,))],

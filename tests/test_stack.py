@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pellucid as pc
-from pellucid.engines import get_engine, stack
+from pellucid.engines import again, get_engine, stack
 from pellucid.layers.base import Layer
 from pellucid.training.loop import Plan, plan_of
 from pellucid.training.step import Batch, State
@@ -47,6 +47,16 @@ class Whole(pc.SGD):
 
     def rule(self, ops, p, g, slots, n, rate, t):
         return (p - rate * g / (1 + (g * g).sum()),)
+
+
+class Whim(Layer):
+    """A user's layer whose cache is not made of arrays alone."""
+
+    def forward(self, ops, p, x):
+        return 0.9 * x, "0.9"
+
+    def backward(self, ops, p, cache, dy, wrt_input=True):
+        return float(cache) * dy, {}
 
 
 @pytest.fixture(autouse=True)
@@ -340,6 +350,66 @@ def test_a_stack_resumes_and_a_value_that_is_not_finite_is_found_in_its_layer(tm
     model.params[4]["W"][0, 0] = np.inf
     with pytest.raises(pc.NonFiniteError, match=r"net\.4"):
         model.fit(X, y, epochs=1, engine="jax", progress=False)
+
+
+BLOCK = pc.Chain(*DENSE)
+REPEATED = [
+    BLOCK,
+    RESIDUAL[0],
+    pc.Identity() + (pc.Linear(WIDTH) >> pc.Dropout(0.3) >> pc.Tanh()),
+    pc.Identity() + (pc.BatchNorm() >> pc.Linear(WIDTH) >> pc.Tanh()),
+    PENALTY,
+    pc.Frozen(pc.Linear(WIDTH)) >> pc.Tanh(),
+    pc.Tanh(),
+    pc.Repeat(BLOCK, 2),
+    pc.Chain(*DENSE * 3),
+    Whim(),
+]
+
+
+@pytest.mark.parametrize("times", [17, 20])
+@pytest.mark.parametrize("layer", REPEATED, ids=repr)
+def test_a_layer_repeated_in_turns_learns_what_it_learns_on_numpy(layer, times):
+    net = pc.Linear(WIDTH) >> pc.Repeat(layer, times) >> pc.Linear(3)
+    model, on_numpy = (fitted(net, pc.SGD(0.001), epochs=5, name=name) for name in ("jax", "numpy"))
+    same(model, on_numpy, 1e-10)
+    np.testing.assert_allclose(model.history["loss"], on_numpy.history["loss"], rtol=1e-10)
+    np.testing.assert_allclose(model.predict(rows()[0]), on_numpy.predict(rows()[0]))
+
+
+def test_a_repeated_layer_in_a_stack_and_one_for_images_or_sequences_learn_what_they_learn_on_numpy():
+    many = pc.Repeat(pc.Linear(WIDTH) >> pc.Tanh(), 18)
+    same(*(fitted(chain((many, pc.Dropout(0.1)), 4), pc.Adam(0.01), epochs=5, name=name) for name in ("jax", "numpy")), 1e-10)
+    image = pc.Repeat(pc.Conv2d(2, 3, padding="same") >> pc.Tanh(), 18) >> pc.Flatten() >> pc.Linear(3)
+    sequence = pc.Repeat(pc.RNN(WIDTH, outputs="every"), 18) >> pc.GlobalAvgPool() >> pc.Linear(3)
+    (X, y), (S, _) = rows(6, 6, 2), rows(9, WIDTH)
+    lengths = np.arange(ROWS) % 9 + 1
+    shorter = pc.Repeat(pc.Identity() + Shorter(), 18) >> sequence
+    for net, x, options in ((image, X, {}), *((net, S, {"lengths": lengths}) for net in (sequence, shorter))):
+        models = [pc.Network(net, x.shape[1:], "softmax_cross_entropy", dtype="float64") for _ in range(2)]
+        for model, name in zip(models, ("jax", "numpy"), strict=True):
+            model.fit(x, y, epochs=3, batch_size=12, optimizer=pc.SGD(0.01), engine=name, progress=False, **options)
+        same(*models, 1e-10)
+
+
+@pytest.mark.parametrize(("layer", "precision"), [(BLOCK, "bfloat16"), (BLOCK, None), (Scaled(), None)])
+def test_a_layer_repeated_in_turns_learns_what_it_learns_written_out(layer, precision, monkeypatch):
+    net = pc.Repeat(layer, 18) >> pc.LayerNorm() >> pc.Linear(3)
+    options = {"epochs": 3, "dtype": "float32", "precision": precision}
+    in_turns = fitted(net, pc.SGD(0.01), **options)
+    monkeypatch.setattr(again, "WRITTEN", 18)
+    jax.clear_caches()
+    same(in_turns, fitted(net, pc.SGD(0.01), **options), 8e-3 if precision else 1e-4)
+
+
+def test_the_program_of_a_repeated_layer_does_not_grow_with_its_times():
+    x, counts = np.ones((5, WIDTH), np.float32), []
+    for times in (16, 17, 21, 321):
+        model = pc.Network(pc.Repeat(BLOCK, times), (WIDTH,), "squared_error", dtype="float32")
+        batch, seed = model.as_batch(x, x), np.uint32(0)
+        counts.append(engine.value_and_gradients.lower(model.net, model.loss, model.params, batch, seed).as_text().count("\n"))
+    if engine.on_cpu():  # a GPU takes more turns at once
+        assert counts[1] == counts[2] == counts[3] < counts[0]
 
 
 @pytest.mark.parametrize("name", ["jax", "numpy"])

@@ -19,6 +19,7 @@ from ..layers.recurrent import is_recurrent
 from ..training.step import Batch, Plan, State, all_finite, evaluation_step, gradients, training_step
 from . import jax_conv, jax_parts
 from . import stack as stacks
+from .again import in_turns
 from .cache import keep_programs
 from .jax_conv import on_cpu
 from .jax_kernel import scan_rows
@@ -61,7 +62,7 @@ class JaxOps(Ops):
     derived = False  # whether JAX derives what is computed here
 
     def forward(self, layer, p, x, key):
-        p, x = halved(layer, p, x)
+        p, x = halved(layer := in_turns(layer), p, x)
         if type(layer).backward is not Layer.backward:
             return super().forward(layer, p, x, key)
         run, outer, self.derived = super().forward, self.derived, True  # a user's layer without backward: JAX derives it
@@ -74,7 +75,7 @@ class JaxOps(Ops):
         if type(layer).backward is Layer.backward:
             grads, dx = cache(dy)
             return dx, grads
-        low, dy = halved(layer, p, dy)
+        low, dy = halved(layer := in_turns(layer), p, dy)
         dx, grads = super().backward(layer, low, cache, dy, key, wrt_input)
         return dx, grads if low is p else {name: g.astype(p[name].dtype) for name, g in grads.items()}
 

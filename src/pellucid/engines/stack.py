@@ -21,6 +21,7 @@ from ..layers.combine import Chain, Concat, Product, Sum
 from ..optimizers import Optimizer
 from ..settings import is_ours
 from ..tree import at, leaves
+from .again import has_backward, refuse_other_lengths, run_blocks
 from .choose import count
 from .jax_conv import on_cpu
 
@@ -48,9 +49,7 @@ class Stack(Chain, init=False):
 
     def forward(self, ops, p, x):
         """What blocks keep, charge and draw, each does at its own place in the network."""
-        outer, (*parents, first) = (ops.kept, ops.charges, ops.penalty), ops.path
-        kept: list[Any] = []
-        charged: list[Any] = []
+        *parents, first = ops.path
 
         def places(path: list[Any]) -> list[Any]:
             inner, *rest = path[len(parents) + 1 :]
@@ -58,16 +57,13 @@ class Stack(Chain, init=False):
 
         def block(x: Any, one: Any) -> Any:
             running, p = one
-            ops.kept, ops.charges, ops.penalty, ops.places = {}, [], 0.0, lambda path: (places(path), running)
-            y, cache = Chain.forward(self, ops, p, x)
-            kept[:], charged[:] = ops.kept, (path for path, _ in ops.charges)
-            return y, (cache if ops.remembers else (), list(ops.kept.values()), [(gradient, ops.penalty) for _, gradient in ops.charges])
+            ops.places = lambda path: (places(path), running)
+            return Chain.forward(self, ops, p, x)
 
-        y, (caches, values, charges) = ops.loop(block, x, (np.arange(self.times), p), reverse=False, by_rows=False)
-        ops.places, (ops.kept, ops.charges, ops.penalty) = None, outer
-        ops.kept.update(zip(kept, values, strict=True))
-        ops.charges.extend((path, gradient) for path, (gradient, _) in zip(charged, charges, strict=True))
-        ops.penalty += charges[0][1].sum() if charges else 0.0
+        y, caches, kept, charges = run_blocks(ops, block, x, (np.arange(self.times), p))
+        ops.places = None
+        ops.kept.update(kept)
+        ops.charges.extend(charges)
         return y, (caches, y.dtype)
 
     def backward(self, ops, p, cache, dy, wrt_input=True):
@@ -111,9 +107,11 @@ def stack(Ops: Any, net: Layer, optimizer: Any, state: Any, batch: Any, steps: i
         return jax.eval_shape(run, jax.tree.unflatten(kind.tree, kind.shapes), x, batch.weight, batch.lengths)
 
     @functools.cache
+    def cached(block: Any, x: Any) -> int | None:
+        return size_of_cache(Ops, block, x, batch)
+
     def stacks(block: Any, times: int, x: Any) -> bool:
-        cached = size_of_cache(Ops, block, x, batch)
-        return cached is not None and pays(block, times, spare, cached)
+        return (numbers := cached(block, x)) is not None and pays(block, times, spare, numbers)
 
     def walk(net: Any, p: Any, x: Any) -> Any:
         if type(net) not in COMBINATORS:
@@ -204,8 +202,7 @@ def size_of_cache(Ops: Any, block: tuple[Kind, ...], x: Any, batch: Any) -> int 
     def run(p: Any, x: Any, weight: Any, lengths: Any) -> Any:
         ops = Ops(training=True, weight=weight, lengths=lengths)
         y, cache = ops.forward(net, p, x, 0)
-        if any(n is not lengths for n in (*ops.entered.values(), ops.lengths)):
-            raise ValueError("A layer that changes lengths cannot be in a stack.")
+        refuse_other_lengths(ops, lengths)
         _, grads = ops.backward(net, p, cache, y, 0)
         if any(value.shape != at(p, path).shape for path, value in (*leaves(grads), *ops.charges, *ops.kept.items())):
             raise ValueError("What has another shape than its parameter cannot be in a stack: it would be spread along another axis.")
@@ -218,10 +215,6 @@ def size_of_cache(Ops: Any, block: tuple[Kind, ...], x: Any, batch: Any) -> int 
     except Exception:
         return None
     return sum(a.size for a in jax.tree.leaves(caches)) // net.times if caches is not None else None
-
-
-def has_backward(layer: Layer) -> bool:
-    return type(layer).backward is not Layer.backward and all(map(has_backward, layer.children))
 
 
 def join(net: Any, tree: Any) -> Stacked:
