@@ -63,6 +63,7 @@ class Whim(Layer):
 def short_runs(monkeypatch):
     monkeypatch.setattr(stack, "LEAST", 3)
     monkeypatch.setattr(stack, "MANY", 1)
+    monkeypatch.setattr(again, "GPU", (16, 1))
 
 
 def rows(*shape):
@@ -393,11 +394,12 @@ def test_a_repeated_layer_in_a_stack_and_one_for_images_or_sequences_learn_what_
 
 
 @pytest.mark.parametrize(("layer", "precision"), [(BLOCK, "bfloat16"), (BLOCK, None), (Scaled(), None)])
-def test_a_layer_repeated_in_turns_learns_what_it_learns_written_out(layer, precision, monkeypatch):
+def test_a_layer_repeated_in_turns_learns_what_it_learns_written_out(layer, precision, monkeypatch, in_float32):
     net = pc.Repeat(layer, 18) >> pc.LayerNorm() >> pc.Linear(3)
     options = {"epochs": 3, "dtype": "float32", "precision": precision}
     in_turns = fitted(net, pc.SGD(0.01), **options)
-    monkeypatch.setattr(again, "WRITTEN", 18)
+    for device in ("CPU", "GPU"):
+        monkeypatch.setattr(again, device, (18, 1))
     jax.clear_caches()
     same(in_turns, fitted(net, pc.SGD(0.01), **options), 8e-3 if precision else 1e-4)
 

@@ -11,10 +11,12 @@ import numpy as np
 from ..layers.base import Layer
 from ..layers.wrap import Repeat
 from ..tree import map_leaves
+from .jax_conv import on_cpu
 
 __all__ = ["has_backward", "in_turns", "refuse_other_lengths", "run_blocks"]
 
-WRITTEN, EACH = 16, 4  # times at most that are written out; of more, so many in each turn of a loop
+# Times at most that are written out; of more, so many in each turn of a loop. A GPU takes several turns at once.
+CPU, GPU = (16, 4), (64, 1)
 
 
 class Again(Repeat):
@@ -23,8 +25,9 @@ class Again(Repeat):
     @functools.cached_property
     def parts(self) -> tuple[Repeat, Repeat, int]:
         """What comes before the loop, what is in it, and its turns."""
-        turns = (self.times - 1) // EACH
-        return Repeat(self.layer, self.times - EACH * turns), Repeat(self.layer, EACH), turns
+        each = limits()[1]
+        turns = (self.times - 1) // each
+        return Repeat(self.layer, self.times - each * turns), Repeat(self.layer, each), turns
 
     def forward(self, ops, p, x):
         """Where a loop does not do what they do one by one, they are written out. It is tried, with shapes in place of numbers."""
@@ -73,7 +76,11 @@ def plus(a: Any, b: Any) -> Any:
 
 def in_turns(layer: Layer) -> Layer:
     """The layer as a program runs it."""
-    return Again(layer.layer, layer.times, name=layer.name) if type(layer) is Repeat and layer.times > WRITTEN else layer
+    return Again(layer.layer, layer.times, name=layer.name) if type(layer) is Repeat and layer.times > limits()[0] else layer
+
+
+def limits() -> tuple[int, int]:
+    return CPU if on_cpu() else GPU
 
 
 def run_blocks(ops: Any, block: Any, x: Any, xs: Any) -> tuple[Any, Any, dict[Any, Any], list[Any]]:
