@@ -368,8 +368,7 @@ REPEATED = [
 ]
 
 
-@pytest.mark.parametrize("times", [17, 20])
-@pytest.mark.parametrize("layer", REPEATED, ids=repr)
+@pytest.mark.parametrize(("layer", "times"), [*((layer, 17) for layer in REPEATED), (BLOCK, 18), (BLOCK, 20)], ids=repr)
 def test_a_layer_repeated_in_turns_learns_what_it_learns_on_numpy(layer, times):
     net = pc.Linear(WIDTH) >> pc.Repeat(layer, times) >> pc.Linear(3)
     model, on_numpy = (fitted(net, pc.SGD(0.001), epochs=5, name=name) for name in ("jax", "numpy"))
