@@ -61,6 +61,7 @@ class Whim(Layer):
 
 @pytest.fixture(autouse=True)
 def short_runs(monkeypatch):
+    stack.with_stacks.cache_clear()
     monkeypatch.setattr(stack, "LEAST", 3)
     monkeypatch.setattr(stack, "MANY", 1)
     monkeypatch.setattr(again, "GPU", (16, 1))
@@ -81,6 +82,7 @@ def fitted(net, optimizer, monkeypatch=None, epochs=20, name="jax", dtype="float
     model = pc.Network(net, (WIDTH,), "softmax_cross_entropy", dtype=dtype)
     if monkeypatch:
         monkeypatch.setattr(stack, "LEAST", 10**6)
+        stack.with_stacks.cache_clear()
     model.fit(X.astype(dtype), y, epochs=epochs, batch_size=7, optimizer=optimizer, engine=name, progress=False, **options)
     return model
 
@@ -313,6 +315,7 @@ def test_a_rule_that_looks_at_whole_arrays_sees_them_unstacked():
 
 
 def test_in_bfloat16_a_stack_begins_where_precision_no_longer_changes(monkeypatch):
+    assert [s.times for s in stacks(chain(DENSE, 6))] == [6]
     (found,) = stacks(chain(DENSE, 6), precision="bfloat16")
     assert (found.times, found.layers[0]) == (5, pc.Tanh())
     options = {"epochs": 3, "dtype": "float32", "precision": "bfloat16"}
@@ -423,6 +426,7 @@ def test_a_value_that_is_not_finite_is_found_in_its_layer_before_one_that_draws(
 
 def test_the_program_does_not_grow_with_depth(monkeypatch):
     monkeypatch.undo()  # the real limits
+    stack.with_stacks.cache_clear()
     counts = []
     for depth in (7, 8, 64, 320):
         net, optimizer = chain(DENSE, depth), pc.Adam(0.01)

@@ -98,6 +98,16 @@ def stack(Ops: Any, net: Layer, optimizer: Any, state: Any, batch: Any, steps: i
     spare = (CPU if on_cpu() else GPU)["compile"] * arrays / (EPOCHS * steps)
     if not repeats(net, state.params, spare):
         return state
+    params, tree = jax.tree.flatten(state.params)
+    shapes = tuple(ShapeDtypeStruct(a.shape, a.dtype) for a in params)
+    settings: Any = jax.config
+    new = with_stacks(Ops, net, tree, shapes, batch, spare, settings.jax_default_matmul_precision)
+    return state if new == net else state._replace(params=join(new, state.params), slots=join(new, state.slots))
+
+
+@functools.lru_cache(256)
+def with_stacks(Ops: Any, net: Layer, tree: Any, shapes: tuple[Any, ...], batch: Any, spare: float, precision: Any) -> Layer:
+    """The network with stacks in it. It depends on no more than this: later fits need not try again."""
 
     @functools.cache
     def output(kind: Any, x: Any) -> Any:
@@ -129,10 +139,9 @@ def stack(Ops: Any, net: Layer, optimizer: Any, state: Any, batch: Any, steps: i
         return type(net)(*layers, name=net.name)
 
     try:
-        new = walk(net, state.params, batch.x)
+        return walk(net, jax.tree.unflatten(tree, shapes), batch.x)
     except Exception:  # a mistake in a layer: training without stacks will say where
-        return state
-    return state if new == net else state._replace(params=join(new, state.params), slots=join(new, state.slots))
+        return net
 
 
 class Kind(NamedTuple):
