@@ -1,4 +1,4 @@
-"""A layer repeated many times with the same weights as a loop: written out, 64 times take half a minute to compile."""
+"""A layer repeated many times with the same weights as a loop: written out, 64 times take half a minute to compile on a CPU."""
 
 from __future__ import annotations
 
