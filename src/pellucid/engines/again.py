@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from typing import Any
 
 import jax
@@ -62,16 +63,12 @@ class Again(Repeat):
 
         def turn(carry: Any, caches: Any) -> Any:
             dx, grads = several.backward(ops, p, caches, carry[0])
-            return (dx, plus(carry[1], grads)), None
+            return (dx, map_leaves(operator.add, carry[1], grads)), None
 
         none = map_leaves(lambda g: ops.xp.zeros(g.shape, g.dtype), grads)
         (dy, total), _ = ops.scan(turn, (dy.astype(dx.dtype), none), caches, reverse=True)
         dx, grads = before.backward(ops, p, first, dy, wrt_input)
-        return dx, plus(total, grads)
-
-
-def plus(a: Any, b: Any) -> Any:
-    return map_leaves(lambda a, b: a + b, a, b)
+        return dx, map_leaves(operator.add, total, grads)
 
 
 def in_turns(layer: Layer) -> Layer:

@@ -43,8 +43,8 @@ def options() -> dict[str, Any] | None:
     """
     wanted = {"xla_cpu_copy_insertion_use_region_analysis": True}
     try:
-        known = jax.__version_info__ < (0, 12) or jax.jit(lambda x: x, compiler_options=wanted).lower(0.0).compile()
-        return wanted if on_cpu() and known else None
+        known = on_cpu() and (jax.__version_info__ < (0, 12) or jax.jit(lambda x: x, compiler_options=wanted).lower(0.0).compile())
+        return wanted if known else None
     except jax.errors.JaxRuntimeError:  # it does not
         return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 from ..tree import is_buffer, leaves, map_leaves
@@ -94,7 +95,7 @@ class Repeat(Wrapper):
         total: Any = None
         for i in reversed(range(self.times)):
             dy, grads = super().backward(ops, p, caches[i], dy, wrt_input or i > 0)
-            total = grads if total is None else map_leaves(lambda a, b: a + b, total, grads)
+            total = grads if total is None else map_leaves(operator.add, total, grads)
         return dy, total
 
 

@@ -32,11 +32,11 @@ def supply(run: Any, data: Batch | None, plans: Generator[Any]) -> Generator[tup
     with ThreadPoolExecutor(min(cores(), THREADS)) as pool:
         for plan in plans:
             own = plan._replace(rows=np.arange(plan.rows.size, dtype=np.int32).reshape(plan.rows.shape))
-            yield plan, put(own), put(gather(run.job.data, plan.rows.ravel(), pool))
+            yield plan, put(own), put(gather_in_threads(pool, run.job.data, plan.rows.ravel()))
 
 
-def gather(data: Batch, rows: np.ndarray, pool: ThreadPoolExecutor) -> Batch:
-    """The rows, gathered by several threads: a GPU takes them faster than one finds them."""
+def gather_in_threads(pool: ThreadPoolExecutor, data: Batch, rows: np.ndarray) -> Batch:
+    """The rows of the data: a GPU takes them faster than one thread finds them."""
     new = Batch(*(a if a is None else np.empty((len(rows), *a.shape[1:]), a.dtype) for a in data))
     parts = list(itertools.pairwise(np.linspace(0, len(rows), THREADS + 1, dtype=int)))
     there = [(a, b) for a, b in zip(data, new, strict=True) if a is not None]
