@@ -231,18 +231,33 @@ def known_before(data: Batch, plan: Any) -> Batch | None:
 def train(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: Any) -> tuple[Any, Any, Any]:
     """Run the plan's training steps; returns the new state, one row of sums per step, and whether all is finite."""
     rows = 0 if is_stacked(state.params) else rows_of_part(net, loss, optimizer, state.params, data, plan.rows.shape[1])
+    finite = None
     if not rows:
-        return with_kernels(chunk, net, loss, optimizer, state, data, plan)
-    if is_recurrent(net):
-        return jax_parts.train(net, loss, optimizer, state, data, plan, rows)
-    from . import jax_cut
+        state, sums, finite = with_kernels(chunk, net, loss, optimizer, state, data, plan, not on_cpu())
+    elif is_recurrent(net):
+        state, sums = jax_parts.train(net, loss, optimizer, state, data, plan, rows)
+    else:
+        from . import jax_cut
 
-    return jax_cut.train(net, loss, optimizer, state, data, plan, rows)
+        state, sums = jax_cut.train(net, loss, optimizer, state, data, plan, rows)
+    return state, sums, Finite(sums, state.params) if on_cpu() else finite
 
 
-@functools.partial(jax.jit, static_argnames=("net", "loss", "optimizer"), compiler_options=OPTIONS)
-def chunk(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: Any) -> tuple[Any, Any, Any]:
-    """The plan's training steps as one program.
+class Finite:
+    """Whether all is finite, found on the host by who makes an array of this: XLA takes 0.05 s to compile that for a CPU."""
+
+    def __init__(self, *parts: Any) -> None:
+        self.parts = parts
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        sums, *params = map(np.asarray, jax.tree.leaves(self.parts))
+        with np.errstate(all="ignore"):
+            return np.array(all_finite(np, sums, tuple(params)), dtype)
+
+
+@functools.partial(jax.jit, static_argnames=("net", "loss", "optimizer", "checks"), compiler_options=OPTIONS)
+def chunk(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: Any, checks: bool = True) -> tuple[Any, Any, Any]:
+    """The plan's training steps as one program; with `checks` it also finds out whether all is finite.
 
     The number of steps is data, not shape: a short last chunk runs in the program of the full ones.
     """
@@ -264,11 +279,12 @@ def chunk(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: An
     known, sums = known_before(data, plan), jnp.zeros((plan.rows.shape[0], 2 + len(loss.scores)), dtype=data.weight.dtype)
     whole = functools.partial(training_step, JaxOps, net, loss, optimizer)
     if known and (net, loss, optimizer) not in refused and (found := run_steps(whole, state, data, known, plan)):
-        return jax.tree.unflatten(form, jax.tree.leaves(found[0])), found[1], all_finite(jnp, found[1], found[0].params)
-    several = UNROLL if len(plan.rows) >= MANY and not is_recurrent(net) else 1
-    state, sums = repeat(plan.count, step, (turn(state, in_rows), sums), several)
-    state = turn(state)
-    return jax.tree.unflatten(form, jax.tree.leaves(state)), sums, all_finite(jnp, sums, state.params)
+        state, sums = found
+    else:
+        several = UNROLL if len(plan.rows) >= MANY and not is_recurrent(net) else 1
+        state, sums = repeat(plan.count, step, (turn(state, in_rows), sums), several)
+        state = turn(state)
+    return jax.tree.unflatten(form, jax.tree.leaves(state)), sums, all_finite(jnp, sums, state.params) if checks else None
 
 
 # As `train`, but the new state takes the place of the old one, which is gone then

@@ -26,7 +26,7 @@ from ..layers.normalise import BatchNorm
 from ..layers.recurrent import Recurrent, is_recurrent
 from ..optimizers import Optimizer
 from ..settings import is_ours
-from ..training.step import Batch, all_finite, gradients, sums, updated
+from ..training.step import Batch, gradients, sums, updated
 from ..tree import leaves
 from . import LOCAL, cores, started
 from . import jax as engine
@@ -60,8 +60,8 @@ def is_by_rows(net: Layer) -> bool:
     return is_ours(net) and not isinstance(net, BatchNorm) and all(map(is_by_rows, net.children))
 
 
-def train(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: Any, rows: int) -> tuple[Any, Any, Any]:
-    """As the engine's `train`, with `rows` rows in a part."""
+def train(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: Any, rows: int) -> tuple[Any, Any]:
+    """As the engine's `train`, with `rows` rows in a part; whether all is finite, nobody has looked."""
     context = functools.partial(engine.precision, data.weight.dtype, engine.settings.jax_default_matmul_precision)
     sizes, table = np.asarray(plan.sizes), jnp.zeros((len(plan.rows), 2 + len(loss.scores)), data.weight.dtype)
     lanes = starters() if LOCAL.fits == 1 else []  # one of many fits has a core already
@@ -75,7 +75,7 @@ def train(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: An
         shares = [started(lanes[k % len(lanes)], one, state, i, k) for k in places] if lanes else []
         parts = [share.result() for share in shares] or [one(state, i, k) for k in places]
         state, table = joined(optimizer, state, parts, data._replace(x=None, target=None), plan, np.int32(i), table)
-    return state, table, finite(table, state.params)
+    return state, table
 
 
 @functools.cache
@@ -111,6 +111,3 @@ def joined(optimizer: Any, state: Any, parts: list[Any], data: Batch, plan: Any,
     ops = engine.JaxOps(training=True, seed=state.seed, step=state.step, weight=batch.weight, lengths=batch.lengths)
     state, value = updated(ops, optimizer, state, row[1] / row[0], grads, plan.rates[i])
     return state, lax.dynamic_update_index_in_dim(table, row.at[1].set(value * row[0]), i, 0)
-
-
-finite = jax.jit(functools.partial(all_finite, jnp))
