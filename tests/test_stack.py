@@ -132,7 +132,7 @@ def ends_where_others_end(net, optimizer, monkeypatch):
 def test_the_run_from_each_layer_is_the_one_that_goes_furthest(layers):
     net, p = pc.Chain(*(layer for layer, _ in layers)), [{k: np.zeros(n) for k, n in sizes.items()} for _, sizes in layers]
     kinds = stack.kinds_of(net, p)
-    for i, (width, times) in enumerate(stack.runs_of(kinds, 1.0)):
+    for i, (width, times) in enumerate(stack.runs_of(kinds, stack.Spare(1.0, stack.MANY))):
         runs = [0]
         for w in range(1, len(kinds) - i + 1):
             n = next(n for n in range(1, len(kinds) + 1) if kinds[i + n * w : i + (n + 1) * w] != kinds[i : i + w])
@@ -450,6 +450,10 @@ def test_the_program_does_not_grow_with_depth(monkeypatch):
         ("cpu", 64, 64, 20, pc.SGD(), False),  # 0.9 s instead of 1.5, 0.6 ms
         ("cpu", 64, 64, 1000, pc.Adam(), False),
         ("cpu", 64, 128, 1000, pc.Adam(), True),  # 1.3 s instead of 6.9, and no longer for a step
+        ("cpu", 64, 86, 1000, pc.Adam(), True),  # 0.8 s instead of 2.8, and 8 % longer
+        ("cpu", 64, 85, 1000, pc.Adam(), False),
+        ("cpu", 64, 128, 1000, pc.SGD(), True),
+        ("cpu", 64, 127, 1000, pc.SGD(momentum=0.9), False),
         ("cpu", 256, 64, 1, pc.Adam(), True),  # 2.2 s instead of 3.8, 15 ms
         ("cpu", 256, 64, 1000, pc.Adam(), False),
         ("gpu", 256, 64, 10**5, pc.Adam(), True),  # 2.7 s instead of 9.2, and less for a step

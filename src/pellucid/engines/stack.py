@@ -34,7 +34,9 @@ LEAST = 8  # blocks in a run
 CPU = {"compile": 0.005, "layer": 2e-6, "parameter": 2.5e-9, "cached": 0.7e-9}
 GPU = {"compile": 0.013, "layer": -1.5e-6, "parameter": 2.1e-11, "cached": 0.0}
 EPOCHS = 60  # of a usual fit: one that is continued, or repeated, must be decided alike
-MANY, LARGE = 256, 128 * 128  # on a CPU, runs of so many arrays that are not large are as fast in a stack
+# On a CPU, runs of so many parameters that are not large are stacked, or of twice as many arrays with what the optimizer keeps of them: a
+# step takes no longer, or little, and XLA, whose passes compare all arrays of a loop, would take seconds more to compile.
+MANY, LARGE = 256, 128 * 128
 COMBINATORS = Chain, Concat, Product, Sum
 
 
@@ -95,7 +97,7 @@ def stack(Ops: Any, net: Layer, optimizer: Any, state: Any, batch: Any, steps: i
     if not optimizer.entrywise or type(optimizer).penalise is not Optimizer.penalise:
         return state  # it may look at whole arrays, or at places
     arrays = 1 + len(jax.tree.leaves(state.slots)) // max(1, len(jax.tree.leaves(state.params)))
-    spare = (CPU if on_cpu() else GPU)["compile"] * arrays / (EPOCHS * steps)
+    spare = Spare((CPU if on_cpu() else GPU)["compile"] * arrays / (EPOCHS * steps), 2 * MANY / max(2, arrays))
     if not repeats(net, state.params, spare):
         return state
     params, tree = jax.tree.flatten(state.params)
@@ -106,7 +108,7 @@ def stack(Ops: Any, net: Layer, optimizer: Any, state: Any, batch: Any, steps: i
 
 
 @functools.lru_cache(256)
-def with_stacks(Ops: Any, net: Layer, tree: Any, shapes: tuple[Any, ...], batch: Any, spare: float, precision: Any) -> Layer:
+def with_stacks(Ops: Any, net: Layer, tree: Any, shapes: tuple[Any, ...], batch: Any, spare: Spare, precision: Any) -> Layer:
     """The network with stacks in it. It depends on no more than this: later fits need not try again."""
 
     @functools.cache
@@ -144,6 +146,13 @@ def with_stacks(Ops: Any, net: Layer, tree: Any, shapes: tuple[Any, ...], batch:
         return net
 
 
+class Spare(NamedTuple):
+    """How much longer a step may take for each layer in a stack, and from how many parameters on nobody asks."""
+
+    seconds: float
+    many: float
+
+
 class Kind(NamedTuple):
     """What the layers in a stack have in common: all settings but the name of ours, and the shapes of their parameters."""
 
@@ -161,7 +170,7 @@ def kinds_of(net: Any, params: Any) -> list[Kind]:
     return kinds
 
 
-def runs_of(kinds: list[Kind], spare: float) -> list[tuple[int, int]]:
+def runs_of(kinds: list[Kind], spare: Spare) -> list[tuple[int, int]]:
     """For every layer: of how many layers is the block that, over and over, goes furthest from there, and how many times.
 
     (0, 0) where it is not worth a stack.
@@ -179,20 +188,20 @@ def runs_of(kinds: list[Kind], spare: float) -> list[tuple[int, int]]:
     return best
 
 
-def pays(block: Sequence[Kind], times: int, spare: float, cached: int = 0) -> bool:
+def pays(block: Sequence[Kind], times: int, spare: Spare, cached: int = 0) -> bool:
     """Whether stacking a block that repeats so many times saves more than it costs.
 
-    It does where a step takes no longer than `spare` seconds more for each layer. `cached` numbers are in the cache of a block.
+    `cached` numbers are in the cache of a block.
     """
     sizes, seconds = [a.size for kind in block for a in kind.shapes], CPU if on_cpu() else GPU
     large = sum(size for size in sizes if size > LARGE)
     longer = seconds["parameter"] * large + seconds["cached"] * cached
     layers = sum(count(kind.layer) for kind in block)
-    always = on_cpu() and not large and times * len(sizes) >= MANY
-    return bool(sizes) and (always or seconds["layer"] * layers + longer <= spare * layers)
+    always = on_cpu() and not large and times * len(sizes) >= spare.many
+    return bool(sizes) and (always or seconds["layer"] * layers + longer <= spare.seconds * layers)
 
 
-def repeats(net: Any, p: Any, spare: float) -> bool:
+def repeats(net: Any, p: Any, spare: Spare) -> bool:
     """Whether there is a run to try; this looks at settings and shapes alone."""
     if type(net) not in COMBINATORS:
         return False
