@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pellucid as pc
-from pellucid.engines import again, get_engine, stack
+from pellucid.engines import again, get_engine, late, stack
 from pellucid.layers.base import Layer
 from pellucid.training.loop import Plan, plan_of
 from pellucid.training.step import Batch, State
@@ -210,6 +210,13 @@ class ChargesLate(Scale):
         return super().backward(ops, p, x, dy, wrt_input)
 
 
+class DrawsLate(Scale):
+    """Draws on the way back."""
+
+    def backward(self, ops, p, x, dy, wrt_input=True):
+        return super().backward(ops, p, x, dy * (ops.uniform(dy.shape) < 0.5), wrt_input)
+
+
 class CachesInTraining(Scale):
     """Keeps nothing that a scan could hand on where nobody goes back."""
 
@@ -258,12 +265,13 @@ DOUBLED = [Doubled(*DENSE, factor=2.0, name=f"part{i}") for i in range(4)]
         ([*DENSE, ChargesOneNumber()] * 4, 0),
         ([*DENSE, OneGradient()] * 4, 0),
         ([*DENSE, ChargesLate()] * 4, 0),
+        ([*DENSE, DrawsLate()] * 4, 0),
         ([*DENSE, CachesInTraining()] * 4, 4),
         ([*DENSE, RoundsLater()] * 4, 0),
         (DOUBLED, 0),
         ([Pair(WIDTH, f"part{i}") for i in range(4)], 0),
     ],
-    ids=["plain", "one number", "one gradient", "late", "caches", "rounds", "doubled", "pair"],
+    ids=["plain", "one number", "one gradient", "late", "draws", "caches", "rounds", "doubled", "pair"],
 )
 def test_layers_of_users_learn_in_a_deep_network_what_they_learn_on_numpy(layers, times):
     """Of as many blocks as units, so that a number for each block could be taken for one for each unit."""
@@ -318,12 +326,11 @@ def test_in_bfloat16_a_stack_begins_where_precision_no_longer_changes(monkeypatc
     assert [s.times for s in stacks(chain(DENSE, 6))] == [6]
     (found,) = stacks(chain(DENSE, 6), precision="bfloat16")
     assert (found.times, found.layers[0]) == (5, pc.Tanh())
-    options = {"epochs": 3, "dtype": "float32", "precision": "bfloat16"}
+    options = {"epochs": 3, "dtype": "float32"}
     nets = [chain(DENSE, 6), pc.Chain(*DENSE * 6, pc.LayerNorm(), pc.Linear(3))]  # LayerNorm sends its flow back in full precision
-    stacked = [fitted(net, pc.SGD(0.01), **options) for net in nets]
-    tolerance = 4e-3 if engine.on_cpu() else 8e-3  # bfloat16 has 8 bits; a GPU adds up in another order where blocks are stacked
-    for net, model in zip(nets, stacked, strict=True):
-        same(model, fitted(net, pc.SGD(0.01), monkeypatch, **options), tolerance)
+    stacked = [fitted(net, pc.SGD(0.01), **options, precision="bfloat16") for net in nets]
+    for net, model in zip(nets, stacked, strict=True):  # bfloat16 has 8 bits: written out in it, they end up to 5.5e-3 from here
+        same(model, fitted(net, pc.SGD(0.01), monkeypatch, **options, precision="float32"), 8e-3)
 
 
 def test_a_watched_stack_is_one_program_and_members_of_a_population_learn_the_same():
@@ -424,6 +431,62 @@ def test_a_value_that_is_not_finite_is_found_in_its_layer_before_one_that_draws(
         model.fit(*rows(), epochs=1, engine=name, progress=False)
 
 
+def descend(carry, x):
+    """A block on the way back: a gradient that leads nowhere, one that does, a number that is the same for all."""
+    flow, count = carry
+    dz = flow * (1 - x["y"] ** 2)
+    return (dz @ x["W"].T, count + 1), {"W": x["y"].T @ dz, "b": dz.sum(0), "first": flow, "place": count, "same": 2.0}
+
+
+def keep_what_is_given(carry, x):
+    return carry, {"y": x["y"], "sum": x["y"].sum()}
+
+
+def order(carry, x):
+    """What is sorted stays in the loop, and so does what is sorted by."""
+    return (carry[0] + x["y"], carry[1]), jax.numpy.sort(carry[0] @ x["W"], axis=0) + 1
+
+
+@pytest.mark.parametrize("function", [descend, keep_what_is_given, order])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("room", [0, 2**21])
+def test_a_scan_taken_apart_gives_what_turns_in_python_give(function, reverse, room, monkeypatch, rng):
+    monkeypatch.setattr(late, "CPU", room)
+    monkeypatch.setattr(late, "GPU", room)
+    xs = {"W": rng.normal(size=(5, 4, 4)), "y": rng.normal(size=(5, 7, 4))}
+    with engine.precision(np.float64):
+        start = jax.numpy.asarray(rng.normal(size=(7, 4))), jax.numpy.int32(3)
+        end, found = jax.jit(lambda start, xs: late.scan_apart(engine.JaxOps(), function, start, xs, reverse))(start, xs)
+        carry, ys = start, [None] * 5
+        for i in range(5)[:: -1 if reverse else 1]:
+            carry, ys[i] = function(carry, {name: a[i] for name, a in xs.items()})
+        expected = jax.tree.map(lambda *a: np.stack(a), *ys)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12), (end, found), (carry, expected))
+
+
+def products_in_loops(program, inside=False):
+    for equation in program.eqns:
+        parts = [part.jaxpr for part in equation.params.values() if hasattr(part, "jaxpr")]
+        yield from [1] if inside and equation.primitive.name == "dot_general" else []
+        for part in parts:
+            yield from products_in_loops(part, inside or equation.primitive.name in ("scan", "while"))
+
+
+def test_weight_gradients_of_a_stack_are_one_product_after_the_loop(rng):
+    net = stack.Stack(*DENSE, times=9)
+    p = ({"W": rng.normal(size=(9, WIDTH, WIDTH)), "b": np.zeros((9, WIDTH))}, {})
+
+    def run(p, x):
+        ops = engine.JaxOps(training=True)
+        y, cache = ops.forward(net, p, x, 0)
+        return ops.backward(net, p, cache, y, 0)
+
+    with engine.precision(np.float64):
+        program = jax.make_jaxpr(run)(p, rows()[0]).jaxpr
+    assert sum(products_in_loops(program)) == 2  # one ahead, one back
+    assert sum(e.primitive.name == "dot_general" and len(e.outvars[0].aval.shape) == 3 for e in program.eqns) == 1
+
+
 def test_the_program_does_not_grow_with_depth(monkeypatch):
     monkeypatch.undo()  # the real limits
     stack.with_stacks.cache_clear()
@@ -448,12 +511,11 @@ def test_the_program_does_not_grow_with_depth(monkeypatch):
     [
         ("cpu", 64, 64, 20, pc.Adam(), True),  # 1.2 s to compile instead of 3.2, and 0.2 ms longer for a step
         ("cpu", 64, 64, 20, pc.SGD(), False),  # 0.9 s instead of 1.5, 0.6 ms
-        ("cpu", 64, 64, 1000, pc.Adam(), False),
         ("cpu", 64, 128, 1000, pc.Adam(), True),  # 1.3 s instead of 6.9, and no longer for a step
-        ("cpu", 64, 86, 1000, pc.Adam(), True),  # 0.8 s instead of 2.8, and 8 % longer
-        ("cpu", 64, 85, 1000, pc.Adam(), False),
-        ("cpu", 64, 128, 1000, pc.SGD(), True),
-        ("cpu", 64, 127, 1000, pc.SGD(momentum=0.9), False),
+        ("cpu", 64, 64, 1000, pc.Adam(), True),  # 1.0 s instead of 2.0, and 5 % longer
+        ("cpu", 64, 63, 1000, pc.Adam(), False),
+        ("cpu", 64, 96, 1000, pc.SGD(), True),
+        ("cpu", 64, 95, 1000, pc.SGD(momentum=0.9), False),
         ("cpu", 256, 64, 1, pc.Adam(), True),  # 2.2 s instead of 3.8, 15 ms
         ("cpu", 256, 64, 1000, pc.Adam(), False),
         ("gpu", 256, 64, 10**5, pc.Adam(), True),  # 2.7 s instead of 9.2, and less for a step

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
@@ -126,7 +126,7 @@ def fits(program: Any, generation: str) -> bool:
     It may need that much for the factors; more it never did.
     """
     where, factors, largest = dict[Any, Any](), dict[Any, int](), 0
-    for equation in equations(program):
+    for equation in equations(program.eqns):
         largest = max([largest, *(math.prod(widened(v.aval.shape)) for v in (*equation.invars, *equation.outvars))])
         if equation.primitive.name == "transpose":
             where[equation.outvars[0]] = where.get(equation.invars[0], equation.invars[0])
@@ -135,10 +135,10 @@ def fits(program: Any, generation: str) -> bool:
     return largest <= LARGE and 0 < sum(factors.values()) <= 1000 * MEMORY.get(generation, 0)
 
 
-def equations(program: Any) -> Iterator[Any]:
+def equations(all_of: Iterable[Any]) -> Iterator[Any]:
     """All operations of a program, those of its parts too."""
-    for equation in program.eqns:
-        yield from equations(equation.params["jaxpr"].jaxpr) if equation.primitive.name == "jit" else [equation]
+    for equation in all_of:
+        yield from equations(equation.params["jaxpr"].jaxpr.eqns) if equation.primitive.name == "jit" else [equation]
 
 
 def widened(shape: tuple[int, ...]) -> tuple[int, ...]:

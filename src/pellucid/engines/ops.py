@@ -7,9 +7,10 @@ where values can be recorded, and where random streams get their key.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..windows import Windows
@@ -122,9 +123,15 @@ class Ops:
         function is compiled once. `by_rows` says that the function treats every row of the batch by itself, rows being the
         first axis of the carry, of each x and of each y: then a GPU can share them out.
         """
+        with self.in_scan():
+            return self.loop(function, carry, xs, reverse, by_rows)
+
+    @contextlib.contextmanager
+    def in_scan(self) -> Iterator[None]:
+        """A context for a function that is traced once for all steps of a scan."""
         outer, self.scanning = self.scanning, True
         try:
-            return self.loop(function, carry, xs, reverse, by_rows)
+            yield
         finally:
             self.scanning = outer
 

@@ -24,6 +24,7 @@ from ..tree import at, leaves
 from .again import has_backward, refuse_other_lengths, run_blocks
 from .choose import count
 from .jax_conv import on_cpu
+from .late import scan_apart
 
 __all__ = ["apart", "is_stacked", "stack"]
 
@@ -32,11 +33,11 @@ LEAST = 8  # blocks in a run
 # of a parameter; how much longer a stacked step takes for each layer, each parameter in a large array and each number in a cache: a
 # scan copies them in and out of the stack.
 CPU = {"compile": 0.005, "layer": 2e-6, "parameter": 2.5e-9, "cached": 0.7e-9}
-GPU = {"compile": 0.013, "layer": -1.5e-6, "parameter": 2.1e-11, "cached": 0.0}
+GPU = {"compile": 0.013, "layer": -1.5e-6, "parameter": 9e-12, "cached": 0.0}
 EPOCHS = 60  # of a usual fit: one that is continued, or repeated, must be decided alike
 # On a CPU, runs of so many parameters that are not large are stacked, or of twice as many arrays with what the optimizer keeps of them: a
-# step takes no longer, or little, and XLA, whose passes compare all arrays of a loop, would take seconds more to compile.
-MANY, LARGE = 256, 128 * 128
+# step takes little longer, and XLA, whose passes compare all arrays of a loop, would take a second more to compile, or several.
+MANY, LARGE = 192, 128 * 128
 COMBINATORS = Chain, Concat, Product, Sum
 
 
@@ -70,7 +71,7 @@ class Stack(Chain, init=False):
 
     def backward(self, ops, p, cache, dy, wrt_input=True):
         caches, dtype = cache
-        return ops.scan(lambda dy, one: Chain.backward(self, ops, one[0], one[1], dy), dy.astype(dtype), (p, caches), reverse=True)
+        return scan_apart(ops, lambda dy, one: Chain.backward(self, ops, one[0], one[1], dy), dy.astype(dtype), (p, caches), reverse=True)
 
 
 class Gone(Layer):
