@@ -217,6 +217,16 @@ class DrawsLate(Scale):
         return super().backward(ops, p, x, dy * (ops.uniform(dy.shape) < 0.5), wrt_input)
 
 
+class CachesANumber(Layer):
+    """Its cache is a number of Python's, which has no precision of its own."""
+
+    def forward(self, ops, p, x):
+        return 0.9 * x, 0.9
+
+    def backward(self, ops, p, cache, dy, wrt_input=True):
+        return cache * dy, {}
+
+
 class CachesInTraining(Scale):
     """Keeps nothing that a scan could hand on where nobody goes back."""
 
@@ -326,6 +336,8 @@ def test_in_bfloat16_a_stack_begins_where_precision_no_longer_changes(monkeypatc
     assert [s.times for s in stacks(chain(DENSE, 6))] == [6]
     (found,) = stacks(chain(DENSE, 6), precision="bfloat16")
     assert (found.times, found.layers[0]) == (5, pc.Tanh())
+    (found,) = stacks(pc.Chain(*(CachesANumber(), pc.Linear(WIDTH)) * 5, pc.Linear(3)), precision="bfloat16")
+    assert found.times == 4
     options = {"epochs": 3, "dtype": "float32"}
     nets = [chain(DENSE, 6), pc.Chain(*DENSE * 6, pc.LayerNorm(), pc.Linear(3))]  # LayerNorm sends its flow back in full precision
     stacked = [fitted(net, pc.SGD(0.01), **options, precision="bfloat16") for net in nets]
@@ -447,7 +459,13 @@ def order(carry, x):
     return (carry[0] + x["y"], carry[1]), jax.numpy.sort(carry[0] @ x["W"], axis=0) + 1
 
 
-@pytest.mark.parametrize("function", [descend, keep_what_is_given, order])
+def lead_nowhere(carry, x):
+    """A gradient that nobody asks for."""
+    _ = x["y"].T @ carry[0]
+    return (carry[0] @ x["W"].T, carry[1]), {"none": ()}
+
+
+@pytest.mark.parametrize("function", [descend, keep_what_is_given, order, lead_nowhere])
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("room", [0, 2**21])
 def test_a_scan_taken_apart_gives_what_turns_in_python_give(function, reverse, room, monkeypatch, rng):
@@ -462,6 +480,21 @@ def test_a_scan_taken_apart_gives_what_turns_in_python_give(function, reverse, r
             carry, ys[i] = function(carry, {name: a[i] for name, a in xs.items()})
         expected = jax.tree.map(lambda *a: np.stack(a), *ys)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12), (end, found), (carry, expected))
+
+
+def test_nothing_large_is_made_for_all_blocks_at_once(monkeypatch):
+    def clipped(flow, x):
+        """Gradients of single rows, in an array that is larger than what it is made of and what comes of it."""
+        return flow @ x["W"], jax.numpy.minimum(x["y"][:, :, None] * flow[:, None, :], 0.1).sum(0)
+
+    def products(room):
+        monkeypatch.setattr(late, "CPU", room)
+        monkeypatch.setattr(late, "GPU", room)
+        xs = {"W": np.ones((5, 4, 4), np.float32), "y": np.ones((5, 7, 4), np.float32)}
+        run = jax.make_jaxpr(lambda flow, xs: late.scan_apart(engine.JaxOps(), clipped, flow, xs))
+        return sum(equation.primitive.name == "mul" for equation in run(np.ones((7, 4), np.float32), xs).eqns)
+
+    assert (products(5 * 7 * 4 * 4 * 4 - 1), products(5 * 7 * 4 * 4 * 4)) == (0, 1)
 
 
 def products_in_loops(program, inside=False):

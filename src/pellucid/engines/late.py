@@ -17,46 +17,52 @@ from .jax_whole import equations
 
 __all__ = ["scan_apart"]
 
-# Operations that take no more time and memory for all blocks at once than one after the other
+# Operations that take no longer for all blocks at once than one after the other
 LATE = ENTRYWISE | ON_TRUTH | {"dot_general", "reduce_sum", "transpose", "reshape", "squeeze", "broadcast_in_dim"}
 LATE |= {"optimization_barrier", "layout_constraint"}
-# Bytes of what is left for later, at most: a CPU has so many near it (more, written in the loop and read after it, take longer than
-# they save), and on a GPU they and what is made of them are to fit beside the rest.
+# Bytes of an array that is made for all blocks at once, at most: a CPU has so many near it (more, written in the loop and read after it,
+# take longer than they save), and a GPU is to have room for it beside the rest.
 CPU, GPU = 2**21, 2**30
 
 
 def scan_apart(ops: Any, function: Callable[[Any, Any], Any], carry: Any, xs: Any, reverse: bool = False) -> Any:
     """What ``ops.scan`` gives. `function` is traced and taken apart: what its carry needs stays in the loop."""
-    one = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), xs)
+    (start, form), places = jax.tree.flatten(carry), jax.tree.leaves(xs)
     with ops.in_scan():
-        traced, shapes = jax.make_jaxpr(function, return_shape=True)(carry, one)
-    program, count = traced.jaxpr, len(jax.tree.leaves(carry))
-    given, ends, outcomes = program.invars[count:], program.outvars[:count], program.outvars[count:]
-    needed, now, later = set(variables(ends)), list[Any](), list[Any]()
+        one = jax.eval_shape(lambda xs: jax.tree.map(lambda a: a[0], xs), xs)
+        traced, (_, shapes) = jax.make_jaxpr(function, return_shape=True)(carry, one)
+    program, count = traced.jaxpr, len(start)
+    first, given, ends, outcomes = program.invars[:count], program.invars[count:], program.outvars[:count], program.outvars[count:]
+    needed, wanted = dict.fromkeys(variables(ends)), dict.fromkeys(variables(outcomes))
+    now, later = list[Any](), list[Any]()
     for equation in reversed(program.eqns):
-        if needed.isdisjoint(equation.outvars) and {e.primitive.name for e in equations([equation])} <= LATE:
-            later.insert(0, equation)
-        else:
+        if not needed.keys().isdisjoint(equation.outvars) or not is_late(equation):
             now.insert(0, equation)
-            needed.update(variables(equation.invars))
-    known = {*given, *program.constvars, *(v for equation in later for v in equation.outvars)}
-    between = [v for v in dict.fromkeys(variables([v for e in later for v in e.invars] + outcomes)) if v not in known]
-    size = sum(v.aval.size * v.aval.dtype.itemsize for v in between) * len(jax.tree.leaves(xs)[0])
-    if size > (CPU if on_cpu() else GPU):
+            needed |= dict.fromkeys(variables(equation.invars))
+        elif not wanted.keys().isdisjoint(equation.outvars):
+            later.insert(0, equation)
+            wanted |= dict.fromkeys(variables(equation.invars))
+    made = {v for equation in later for v in equation.outvars}
+    between = [v for v in wanted if v not in made.union(given, program.constvars)]
+    largest = max((v.aval.size * v.aval.dtype.itemsize for v in made.union(between).difference(variables(outcomes))), default=0)
+    if largest * len(places[0]) > (CPU if on_cpu() else GPU):
         return ops.scan(function, carry, xs, reverse)
-    step, rest = (
-        jaxpr_as_fun(ClosedJaxpr(program.replace(invars=[*some, *given], eqns=eqns, outvars=outvars), traced.consts))
-        for some, eqns, outvars in ((program.invars[:count], now, [*ends, *between]), (between, later, outcomes))
-    )
+
+    def part(invars: list[Any], equations: list[Any], outvars: list[Any]) -> Callable[..., list[Any]]:
+        return jaxpr_as_fun(ClosedJaxpr(program.replace(invars=invars, eqns=equations, outvars=outvars), traced.consts))
+
+    step, rest = part([*first, *given], now, [*ends, *between]), part([*between, *given], later, outcomes)
 
     def turn(carry: Any, x: Any) -> Any:
         found = step(*carry, *x)
         return found[:count], found[count:]
 
-    (start, form), places = jax.tree.flatten(carry), jax.tree.leaves(xs)
     end, found = ops.loop(turn, start, places, reverse, by_rows=False)
-    ys = jax.vmap(rest)(*found, *places)
-    return jax.tree.unflatten(form, end), jax.tree.unflatten(jax.tree.structure(shapes[1]), ys)
+    return jax.tree.unflatten(form, end), jax.tree.unflatten(jax.tree.structure(shapes), jax.vmap(rest)(*found, *places))
+
+
+def is_late(equation: Any) -> bool:
+    return {one.primitive.name for one in equations([equation])} <= LATE
 
 
 def variables(atoms: Any) -> list[Any]:
