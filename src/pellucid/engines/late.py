@@ -48,8 +48,8 @@ def scan_apart(ops: Any, function: Callable[[Any, Any], Any], carry: Any, xs: An
     if largest * len(places[0]) > (CPU if on_cpu() else GPU):
         return ops.scan(function, carry, xs, reverse)
 
-    def part(invars: list[Any], equations: list[Any], outvars: list[Any]) -> Callable[..., list[Any]]:
-        return jaxpr_as_fun(ClosedJaxpr(program.replace(invars=invars, eqns=equations, outvars=outvars), traced.consts))
+    def part(invars: list[Any], eqns: list[Any], outvars: list[Any]) -> Callable[..., list[Any]]:
+        return jaxpr_as_fun(ClosedJaxpr(program.replace(invars=invars, eqns=eqns, outvars=outvars), traced.consts))
 
     step, rest = part([*first, *given], now, [*ends, *between]), part([*between, *given], later, outcomes)
 
@@ -62,6 +62,7 @@ def scan_apart(ops: Any, function: Callable[[Any, Any], Any], carry: Any, xs: An
 
 
 def is_late(equation: Any) -> bool:
+    """Whether it may come after the loop, where nothing in the loop needs it."""
     return {one.primitive.name for one in equations([equation])} <= LATE
 
 
