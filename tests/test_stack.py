@@ -421,7 +421,7 @@ def test_a_layer_repeated_in_turns_learns_what_it_learns_written_out(layer, prec
     in_turns = fitted(net, pc.SGD(0.01), **options)
     for device in ("CPU", "GPU"):
         monkeypatch.setattr(again, device, (18, 1))
-    jax.clear_caches()
+    engine.chunk.clear_cache()
     same(in_turns, fitted(net, pc.SGD(0.01), **options), 8e-3 if precision else 1e-4)
 
 

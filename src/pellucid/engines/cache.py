@@ -12,22 +12,23 @@ from typing import Any, cast
 
 __all__ = ["cache_folder", "keep_programs"]
 
-KEPT = 300  # programs, about 50 kB each
+KEPT = 600  # files, about 100 kB each: of most programs there are two
 
 
-def keep_programs() -> None:
-    """Have JAX keep what it compiles in `cache_folder`, unless it was told another place or to keep nothing."""
+def keep_programs() -> Path | None:
+    """Have JAX keep what it compiles in `cache_folder`, which is returned, unless it was told another place or to keep nothing."""
     import jax
 
     folder, settings = cache_folder(), cast(Any, jax.config)
     if folder is None or settings.jax_compilation_cache_dir or not settings.jax_enable_compilation_cache:
-        return
+        return None
     settings.update("jax_compilation_cache_dir", str(folder))
     settings.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     settings.update("jax_persistent_cache_min_entry_size_bytes", -1)
     with contextlib.suppress(OSError):  # another process may have been faster
         for old in sorted(folder.iterdir(), key=lambda file: file.stat().st_mtime)[:-KEPT]:
             old.unlink()
+    return folder
 
 
 def cache_folder() -> Path | None:

@@ -20,11 +20,11 @@ from ..training.step import Batch, Plan, State, all_finite, evaluation_step, gra
 from . import jax_conv, jax_parts
 from . import stack as stacks
 from .again import in_turns
-from .cache import keep_programs
 from .jax_conv import on_cpu
 from .jax_kernel import scan_rows
 from .jax_whole import refused, run_steps, with_kernels
 from .ops import Ops
+from .programs import kept
 from .stack import apart, is_stacked
 
 __all__ = ["JaxOps"]
@@ -33,7 +33,6 @@ name = "jax"
 waits = True  # for a device, which work can be prepared for meanwhile
 fills = True  # plans up to a length that follows from shapes alone: one program serves fits of any number of epochs
 settings: Any = jax.config
-keep_programs()
 
 
 def options() -> dict[str, Any] | None:
@@ -255,7 +254,7 @@ class Finite:
             return np.array(all_finite(np, sums, tuple(params)), dtype)
 
 
-@functools.partial(jax.jit, static_argnames=("net", "loss", "optimizer", "checks"), compiler_options=OPTIONS)
+@kept("net", "loss", "optimizer", "checks", compiler_options=OPTIONS)
 def chunk(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: Any, checks: bool = True) -> tuple[Any, Any, Any]:
     """The plan's training steps as one program; with `checks` it also finds out whether all is finite.
 
@@ -289,14 +288,14 @@ def chunk(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: An
 
 # As `train`, but the new state takes the place of the old one, which is gone then
 train_in_place = jax.jit(
-    chunk.__wrapped__,  # type: ignore[attr-defined]
+    chunk.__wrapped__,
     static_argnames=("net", "loss", "optimizer"),
     donate_argnames="state",
     compiler_options=OPTIONS,
 )
 
 
-@functools.partial(jax.jit, static_argnames=("net", "loss"))
+@kept("net", "loss")
 def evaluate(net: Any, loss: Any, params: Any, data: Batch, plan: Any) -> Any:
     """Run the plan's batches forward; returns one row of sums per batch."""
     if is_stacked(params):

@@ -30,6 +30,7 @@ from ..training.step import Batch
 from . import jax as engine
 from .choose import AT_ONCE
 from .jax_parts import joined, mean_gradients
+from .programs import kept
 
 __all__ = ["train"]
 
@@ -47,7 +48,7 @@ def convolves(net: Layer) -> bool:
     return net.work == "convolution" or any(map(convolves, net.children))
 
 
-@functools.partial(jax.jit, static_argnames=("net", "loss", "optimizer", "rows", "aside"), compiler_options=engine.OPTIONS)
+@kept("net", "loss", "optimizer", "rows", "aside", compiler_options=engine.OPTIONS)
 def chunk(net: Any, loss: Any, optimizer: Any, rows: int, aside: bool, state: Any, data: Batch, plan: Any) -> tuple[Any, ...]:
     """As the engine's `chunk`, followed by what the loop only keeps alive where two halves are to go side by side."""
     batch = jax.eval_shape(functools.partial(engine.batch_of, size=rows), data, plan, 0, 0)

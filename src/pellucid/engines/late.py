@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from .jax_conv import on_cpu
 from .jax_kernel import ENTRYWISE, ON_TRUTH
@@ -27,6 +26,8 @@ CPU, GPU = 2**21, 2**30
 
 def scan_apart(ops: Any, function: Callable[[Any, Any], Any], carry: Any, xs: Any, reverse: bool = False) -> Any:
     """What ``ops.scan`` gives. `function` is traced and taken apart: what its carry needs stays in the loop."""
+    from jax.extend.core import ClosedJaxpr, jaxpr_as_fun  # a twentieth of JAX's import, which most networks do without
+
     (start, form), places = jax.tree.flatten(carry), jax.tree.leaves(xs)
     with ops.in_scan():
         one = jax.eval_shape(lambda xs: jax.tree.map(lambda a: a[0], xs), xs)

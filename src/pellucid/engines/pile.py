@@ -213,7 +213,7 @@ def program() -> Any:
 
     from . import jax as engine
 
-    chunk: Any = engine.chunk.__wrapped__  # type: ignore[attr-defined]
+    chunk: Any = engine.chunk.__wrapped__
 
     def many(net: Any, loss: Any, optimizer: Any, state: State, data: Batch, plan: Any) -> Any:
         axes = plan._replace(rows=0, sizes=0, rates=0, count=None if np.ndim(plan.count) == 0 else 0)
