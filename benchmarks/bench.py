@@ -6,7 +6,7 @@ the rounds with their range.
 
     python benchmarks/bench.py                          the CPU rows; writes build/bench.json and build/bench.png
     python benchmarks/bench.py --only tiny,width        some rows, or groups of rows (gpu, and the scaling curves)
-    python benchmarks/bench.py --all                    every row and curve, and the estimators beside scikit-learn's
+    python benchmarks/bench.py --all                    every row and curve, the estimators beside scikit-learn's, new processes
     python benchmarks/bench.py --peers torch,scikit     some peers (ours are always there)
     python benchmarks/bench.py --all --write-docs       also writes docs/performance.md
 
@@ -62,6 +62,7 @@ PEERS: dict[str, Peer] = {
     "floor": Peer("numpy", ("peers.floor",)),
 }
 OURS = ("auto", "numpy", "jax")
+SCRIPTS = ("estimators", "start")  # measured by programs of their own
 IMPORTS = {"pellucid": "pellucid", "jax": "jax", "torch": "torch", "sklearn": "sklearn.neural_network"}
 DISTRIBUTIONS = {"numpy": "numpy", "jax": "jax", "torch": "torch", "sklearn": "scikit-learn"}
 ROUND, CURVE_ROUND, GPU_ROUND = 0.4, 0.2, 1.5  # seconds of work in a round, about
@@ -76,7 +77,7 @@ def main() -> None:
     if options.reuse:
         result = json.loads(options.json.read_text())
     else:
-        wanted = ",".join([*GROUPS, "estimators"]) if options.all else options.only
+        wanted = ",".join([*GROUPS, *SCRIPTS]) if options.all else options.only
         result = measure(wanted.split(","), chosen(options.peers), options.rounds, options.json)
     for file in options.gpu_json if "gpu machine" not in result else []:
         other = json.loads(file.read_text())
@@ -95,7 +96,7 @@ def main() -> None:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    groups = ", ".join([*GROUPS, "estimators"])
+    groups = ", ".join([*GROUPS, *SCRIPTS])
     parser.add_argument("--only", default="cpu", metavar="ROWS", help=f"rows or groups, separated by commas: {groups} (default: cpu)")
     parser.add_argument("--all", action="store_true", help="all groups; those for a GPU where there is one")
     parser.add_argument("--peers", default="", metavar="NAMES", help=f"peers beside ours: {', '.join(p for p in PEERS if p not in OURS)}")
@@ -122,7 +123,7 @@ def chosen(names: str) -> dict[str, Peer]:
 
 def measure(wanted: list[str], peers: dict[str, Peer], rounds: int, target: Path) -> dict[str, Any]:
     """All numbers of a run, written down after every row."""
-    works = select(",".join(name for name in wanted if name != "estimators"))
+    works = select(",".join(name for name in wanted if name not in SCRIPTS))
     there = {name: peer for name, peer in peers.items() if importlib.util.find_spec(peer.module)}
     if "auto" not in there:
         raise SystemExit("pellucid cannot be imported by this Python: run `make bench`, or install this folder first.")
@@ -147,6 +148,9 @@ def measure(wanted: list[str], peers: dict[str, Peer], rounds: int, target: Path
         if gpu_name():
             tell("search on the GPU")
             result["gpu search"] = rows_of("search", "--gpu")
+    if "start" in wanted:
+        tell("start")
+        result["start"] = rows_of("start")
     tell("")
     target.write_text(json.dumps(result, indent=1) + "\n")
     return result
@@ -247,7 +251,7 @@ def environment(work: Work | None = None) -> dict[str, str]:
 
 
 def rows_of(script: str, *more: str) -> dict[str, Any]:
-    """The estimators, or a search, beside scikit-learn's, measured in their own process."""
+    """What another of these programs measures, in its own process."""
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / f"{script}.json"
         command = [sys.executable, str(HERE / f"{script}.py"), "--json", str(target), *more]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from work import CURVES
 
-__all__ = ["Table", "estimator_tables", "markdown", "plot", "show", "show_tables"]
+__all__ = ["Table", "estimator_tables", "markdown", "plot", "show", "show_tables", "start_table"]
 
 TITLES = {
     "auto": "pellucid",
@@ -138,6 +138,20 @@ def import_table(result: dict[str, Any]) -> Table:
     return Table("Seconds to import", ["", *result["imports"]], [["import", *(f"{s:.2f}" for s in result["imports"].values())]])
 
 
+def start_table(rows: dict[str, Any]) -> Table:
+    """A new process, with and without programs on disk."""
+    title = "Seconds that the first epoch of a new process takes longer than a later one, JAX's import included"
+    cells = []
+    for name, row in rows.items():
+        spans = [f"{middle:.2f} ({low:.2f} – {high:.2f})" for low, middle, high in (row["cold"], row["warm"])]
+        cells.append([name, *spans, f"≤ {row['wanted']:.2f}" if row["wanted"] else ""])
+    return Table(title, ["network", "nothing on disk", "programs on disk", "aim"], cells)
+
+
+def start_tables(result: dict[str, Any]) -> list[Table]:
+    return [start_table(result["start"])] if result.get("start") and "failed" not in result["start"] else []
+
+
 def estimator_table(rows: dict[str, Any], title: str) -> Table:
     """`MLPClassifier`, and a search with it, here and in scikit-learn."""
     cells = []
@@ -199,6 +213,12 @@ def summary(result: dict[str, Any]) -> list[str]:
     if rows:
         met = sum(row.get("ratio", row.get("added GB")) <= row["wanted"] for row in rows)
         lines.append(f"The estimators meet {met} of {len(rows)} aims.")
+    for name, row in result.get("start", {}).items():
+        if isinstance(row, dict) and row["wanted"]:
+            before, after = (f"{row[how][1]:.2f} s" for how in ("cold", "warm"))
+            lines.append(
+                f"In a new process, the first epoch of {name} takes {before} longer than a later one, {after} with its program on disk."
+            )
     return lines
 
 
@@ -222,8 +242,9 @@ def remarks(result: dict[str, Any]) -> list[str]:
         lines.append("There is no GPU here: its rows were left out.")
     for name, work in result["works"].items():
         lines += [f"{TITLES[p]} failed on {name}: {t['skipped']}" for p, t in work["times"].items() if t.get("failed")]
-    if "failed" in result.get("estimators", {}):
-        lines.append(f"The estimators failed: {result['estimators']['failed']}")
+    for part in ("estimators", "start"):
+        if "failed" in result.get(part, {}):
+            lines.append(f"benchmarks/{part}.py failed: {result[part]['failed']}")
     return lines
 
 
@@ -239,6 +260,7 @@ def show(result: dict[str, Any]) -> None:
         *row_tables(result, "gpu"),
         *curve_tables(result),
         import_table(result),
+        *start_tables(result),
         *estimator_tables(result),
     ]
     show_tables(tables, [*(f"• {line}" for line in summary(result)), "", *remarks(result)])
@@ -292,7 +314,7 @@ def markdown(result: dict[str, Any], picture: bool = False) -> str:
         "On the GPU": row_tables(result, "gpu"),
         "How it grows": curve_tables(result),
         "Estimators": estimator_tables(result),
-        "Imports": [import_table(result)],
+        "Starting": [import_table(result), *start_tables(result)],
     }
     for section, tables in sections.items():
         parts += [f"## {section}"] if tables else []

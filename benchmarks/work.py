@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["CURVES", "GROUPS", "LEARNING_RATE", "THREADS", "WORKS", "Work", "data_of", "select"]
+__all__ = ["CURVES", "GROUPS", "LEARNING_RATE", "THREADS", "WORKS", "Work", "data_of", "mlp", "select"]
 
 THREADS = 2
 LEARNING_RATE = 0.01
@@ -108,7 +108,7 @@ def select(names: str) -> dict[str, Work]:
     wanted = [name.strip() for name in names.split(",") if name.strip()]
     for name in wanted:
         if name not in WORKS and name not in GROUPS:
-            raise SystemExit(f"--only: no row or group {name!r}. Groups: {', '.join(GROUPS)}, estimators. Rows: {', '.join(WORKS)}.")
+            raise SystemExit(f"--only: no row or group {name!r}. Groups: {', '.join(GROUPS)}, estimators, start. Rows: {', '.join(WORKS)}.")
     return {name: work for name, work in WORKS.items() if name in wanted or work.group in wanted}
 
 

@@ -70,6 +70,19 @@ def test_ratios_are_taken_round_by_round_and_the_words_follow_them(load):
     assert "| tiny: 2-2 | 3.00× (2.00 – 5.00) | **0.50× (0.50 – 0.75)** |" in report.markdown(result)
 
 
+def test_a_page_tells_how_new_processes_start_with_and_without_programs_on_disk(load):
+    start, report = load("start"), load("report")
+    machine = {"date": "today", "gpu": None, "cores used": 2, "load at the start": 0.1, "load at the end": 1.0}
+    result = {"machine": machine, "missing": [], "imports": {"jax": 0.5}, "works": {}}
+    rows = {"tiny: 2-2": {"cold": [0.7, 0.8, 1.0], "warm": [0.3, 0.35, 0.4], "wanted": start.AIMS["tiny"]}}
+    page = report.markdown({**result, "start": rows})
+    assert "| tiny: 2-2 | 0.80 (0.70 – 1.00) | 0.35 (0.30 – 0.40) | ≤ 0.40 |" in page
+    assert "the first epoch of tiny: 2-2 takes 0.80 s longer than a later one, 0.35 s with its program on disk." in page
+    assert "benchmarks/start.py failed: no room" in report.markdown({**result, "start": {"failed": "no room"}})
+    work, kind = start.works()["16 × 64 units, Adam"]
+    assert (work.sizes, kind) == ((30, *[64] * 16, 4), "Adam")
+
+
 def test_rows_of_a_gpu_measured_elsewhere_join_the_report(tmp_path):
     names = ("auto", "torch-graph")
     times = {

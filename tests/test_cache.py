@@ -32,7 +32,7 @@ print(len(traced), programs.HITS.count, repr(model.params), repr([row["val_loss"
 
 def fit(folder, **more):
     """How much was traced, how often JAX's cache had a program, and what was learned."""
-    environment = {**os.environ, "PELLUCID_CACHE": str(folder), **more}
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PELLUCID_CACHE": str(folder), **more}  # a GPU's are in JAX's cache alone
     done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True)
     traced, hits, params = done.stdout.split(" ", 2)
     return int(traced), int(hits), params
