@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -10,8 +11,11 @@ import jax
 import pytest
 
 import pellucid as pc
-from pellucid.engines import programs
+from pellucid.engines import again, programs
+from pellucid.engines import jax as engine
 from pellucid.engines.cache import cache_folder
+from pellucid.layers import activations
+from pellucid.losses import right_class
 
 from .table import LAYERS, LOSSES, OPTIMIZERS
 
@@ -45,16 +49,28 @@ def test_a_new_process_takes_the_programs_of_the_one_before_traces_nothing_and_g
     assert (hits, len(files)) == (0, 2)  # training, validation
     assert all(file.parent.stat().st_mode & 0o077 == 0 for file in files)
     assert fit(tmp_path / "cache") == (0, 0, params)
-    files[0].write_bytes(files[0].read_bytes()[:1000])  # one cannot be read, one is gone: JAX's cache has both
+    damaged = bytearray(files[0].read_bytes())
+    damaged[len(damaged) // 2] ^= 1  # one is damaged, one is gone: JAX's cache has both
+    files[0].write_bytes(damaged)
     files[1].unlink()
     traced, hits, again = fit(tmp_path / "cache")
     assert traced > 0
     assert hits >= 2
     assert again == params
-    assert not files[1].exists()  # what comes from there is not whole when it is written again
+    assert not any(file.exists() for file in files)  # what comes from there is not whole when it is written again
 
 
-def test_all_that_is_ours_is_found_by_name_and_what_is_the_users_own_is_traced(monkeypatch):
+def test_with_several_devices_programs_are_traced_and_kept_by_jax(tmp_path):
+    several = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    traced, hits, params = fit(tmp_path / "cache", **several)
+    assert not list(tmp_path.rglob("*-program"))
+    traced, hits, again = fit(tmp_path / "cache", **several)
+    assert traced > 0
+    assert hits >= 2
+    assert again == params
+
+
+def test_all_that_is_ours_is_found_by_name_and_what_is_the_users_own_is_traced():
     class Own(pc.Tanh):
         pass
 
@@ -63,30 +79,53 @@ def test_all_that_is_ours_is_found_by_name_and_what_is_the_users_own_is_traced(m
         holds = any(name in repr(thing) for name in ("cube", "some_id", "psi="))
         assert programs.are_ours((thing,)) is not holds, thing
     assert not programs.are_ours((pc.Linear(3) >> Own(),))
-    monkeypatch.setattr(pc.Tanh, "g", lambda self, xp, z: xp.tanh(z))
-    assert not programs.are_ours((pc.Linear(3) >> pc.Tanh(),))
 
 
-def test_a_program_has_another_name_for_all_that_it_depends_on(monkeypatch, tmp_path):
-    def name(net=pc.Linear(3), shape=(4, 3), double=False, precision=None, function=programs.write):  # noqa: B008
-        return programs.digest(function, programs.Kind((net,), jax.tree.structure({"W": 0}), (shape,), double, precision))
+NET = pc.Linear(3) >> pc.Tanh()
 
-    names = [name(), name(pc.Linear(4)), name(shape=(5, 3)), name(double=True), name(precision="float32"), name(function=jax.jit)]
-    for change in (("XLA_FLAGS", "--xla_cpu_enable_fast_math=true"), ("JAX_DEFAULT_MATMUL_PRECISION", "highest")):
+
+def name_of(net=NET, shape=(4, 3), double=False, precision=None, function=engine.chunk.function):
+    return programs.digest(function, programs.Kind((net, pc.SquaredError()), jax.tree.structure({"W": 0}), (shape,), double, precision))
+
+
+def of_the_users(*args, **options):
+    raise AssertionError("nobody calls this")
+
+
+CHANGES = [  # in what is changed, its name, what it becomes, and whether that is of the user's own
+    (engine.JaxOps, "matmul", of_the_users, True),
+    (pc.SquaredError, "__call__", of_the_users, True),
+    (pc.SquaredError, "scores", {"accuracy": of_the_users}, True),
+    (pc.Tanh, "g", functools.partialmethod(of_the_users), True),
+    (activations, "logistic", of_the_users, True),
+    (pc.Tanh, "g", pc.Sigmoid.g, False),
+    (pc.SquaredError, "scores", {"accuracy": right_class}, False),
+    (pc.Linear, "half", False, False),
+    (again, "CPU", (3, 1), False),
+]
+
+
+def test_a_program_has_another_name_for_all_that_it_depends_on(monkeypatch):
+    names = [name_of(), name_of(pc.Linear(4)), name_of(shape=(5, 3)), name_of(double=True), name_of(precision="float32")]
+    names.append(name_of(function=engine.evaluate.function))
+    for flags in ("--xla_cpu_enable_fast_math=true", "flags.txt"):
         with monkeypatch.context() as there:
-            there.setenv(*change)
-            programs.of_process.cache_clear()
-            names.append(name())
-    (tmp_path / "layer.py").write_text("")
-    monkeypatch.setattr(programs, "SOURCES", tmp_path)
-    for text in ("x = 1", "x = 2"):
-        (tmp_path / "layer.py").write_text(text)
-        programs.of_process.cache_clear()
-        names.append(name())
-    monkeypatch.undo()
-    programs.of_process.cache_clear()
+            there.setitem(programs.FLAGS, "XLA_FLAGS", flags)
+            names.append(name_of())
+    assert names.pop() is None  # a file may change
+    jax.config.update("jax_disable_most_optimizations", True)
+    try:
+        names.append(name_of())
+    finally:
+        jax.config.update("jax_disable_most_optimizations", False)
+    for owner, name, value, foreign in CHANGES:
+        with monkeypatch.context() as there:
+            there.setattr(owner, name, value)
+            found = name_of()
+        assert (found is None) is foreign, (owner, name)
+        names += [found] * (not foreign)
     assert len(set(names)) == len(names)
-    assert name() == names[0]
+    assert name_of() == names[0]
 
 
 def test_off_keeps_nothing_and_a_place_that_jax_was_told_is_left(tmp_path):

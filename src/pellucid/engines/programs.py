@@ -33,7 +33,16 @@ __all__ = ["kept"]
 
 settings: Any = jax.config
 FOLDER = keep_programs()
-SOURCES = Path(__file__).parents[1]
+FLAGS = {name: value for name, value in os.environ.items() if name.startswith(("XLA_", "JAX_"))}
+OURS = __name__.partition(".")[0]
+LIBRARIES = {OURS, "jax", "jaxlib", "numpy", *sys.stdlib_module_names}
+UNSAID = {"__dict__", "__weakref__", "__doc__", "__module__", "__annotations__", "__dataclass_fields__", "__dataclass_params__"}
+UNSAID |= {"__slotnames__", "__match_args__", "__orig_bases__", "__parameters__", "_abc_impl"}
+MADE_OF = "fget", "func", "__func__", "__wrapped__", "args", "keywords"
+# the modules that programs are traced from
+TRACED = [f"{OURS}.{name}" for name in ("losses", "optimizers", "settings", "tree", "windows", "training.step")]
+TRACED += [f"{OURS}.engines.{name}" for name in ("again", "choose", "jax", "jax_conv", "jax_parts", "late", "ops", "stack")]
+TRACED += [name for name in sys.modules if name.startswith(f"{OURS}.layers.")]
 
 
 def kept(*static: str, **options: Any) -> Callable[[Callable[..., Any]], Any]:
@@ -61,8 +70,8 @@ class Kept:
         self.jitted.clear_cache()
 
     def __call__(self, *args: Any) -> Any:
-        if not on_cpu() or settings.jax_disable_jit:
-            return self.jitted(*args)
+        if not on_cpu() or jax.device_count() > 1 or settings.jax_disable_jit:
+            return self.jitted(*args)  # which knows where arrays are
         fixed = tuple(a for a, static in zip(args, self.static, strict=False) if static)
         moving = tuple(a for a, static in zip(args, self.static, strict=False) if not static)
         leaves, tree = jax.tree.flatten(moving)
@@ -76,12 +85,12 @@ class Kept:
 
     def make(self, kind: Kind, args: Any, moving: Any) -> Any:
         """The program, from disk or compiled and then written there."""
-        if FOLDER is None or not are_ours(kind.fixed):
+        if FOLDER is None or not are_ours(kind.fixed) or (made_from := digest(self.function, kind)) is None:
             return self.jitted.lower(*args).compile()
-        name = f"{self.function.__name__}-{digest(self.function, kind)}"
+        name = f"{self.function.__name__}-{made_from}"
         file = FOLDER / f"{name}-program"
         with contextlib.suppress(Exception):  # none is there, or it is of no use: one is made
-            code, form = pickle.loads(file.read_bytes())
+            code, form = read(file)
             found = serialize_executable.deserialize_and_load(code, jax.tree.structure((moving, {})), jax.tree.structure(form))
             os.utime(file)  # those not used for long go first
             return found
@@ -126,35 +135,86 @@ jax.monitoring.register_event_listener(HITS.heard)
 
 
 def are_ours(things: Any) -> bool:
-    """Whether all that settings say is told by the sources of this library: a user's class or method may be another one tomorrow."""
+    """Whether settings have but classes of this library in them, no functions of a user's."""
     if isinstance(things, tuple):
         return all(map(are_ours, things))
     if isinstance(things, Settings):
-        return is_ours(things) and unchanged(type(things)) and are_ours(tuple(vars(things).values()))
+        return is_ours(things) and are_ours(tuple(vars(things).values()))
     return things is None or isinstance(things, bool | int | float | str) or is_ours(things)
 
 
-def unchanged(kind: type) -> bool:
-    """Whether the methods of a class are written in this library (or those of every object, which `dataclasses` makes)."""
-    found = ((name, value) for base in kind.__mro__ for name, value in vars(base).items() if isinstance(value, types.FunctionType))
-    return all(method.__code__.co_filename.startswith(str(SOURCES)) or hasattr(object, name) for name, method in found)
+def digest(function: Any, kind: Kind) -> str | None:
+    """A name for what a program is made from; None where that cannot be told."""
+    if not FLAGS.get("XLA_FLAGS", "--").lstrip().startswith("--"):
+        return None  # they are in a file, which may change
+    told = {name: value for name, value in settings.values.items() if name not in ("jax_enable_x64", "jax_default_matmul_precision")}
+    versions = sys.version, jax.__version__, jax.lib.__version__, np.__version__, cores()
+    words = function.__module__, function.__qualname__, *versions, sorted(FLAGS.items()), sorted(told.items(), key=repr), *kind
+    modules = {*TRACED, function.__module__, *modules_of(kind.fixed)}
+    said = Said(modules)
+    said.words("\n".join(map(repr, words)))
+    try:
+        for name in sorted(modules):
+            said.add({key: value for key, value in vars(sys.modules[name]).items() if not key.startswith("__")})
+    except Foreign:
+        return None
+    return said.hash.hexdigest()[:32]
 
 
-def digest(function: Any, kind: Kind) -> str:
-    """A name for what a program is made from."""
-    words = *of_process(), function.__module__, *map(repr, kind)
-    return hashlib.sha256("\n".join(words).encode()).hexdigest()
+def modules_of(things: Any) -> set[str]:
+    """Where the classes of settings are written."""
+    if isinstance(things, Settings):
+        return {type(things).__module__, *modules_of(tuple(vars(things).values()))}
+    return set().union(*map(modules_of, things)) if isinstance(things, tuple) else set()
 
 
-@functools.cache
-def of_process() -> tuple[str, ...]:
-    """What all programs of a process depend on: this library to the letter, JAX, and how it is told to compile."""
-    ours = hashlib.sha256()
-    for file in sorted(SOURCES.rglob("*.py")):
-        ours.update(file.read_bytes())
-    versions = sys.version, jax.__version__, jax.lib.__version__, np.__version__, str(cores())
-    flags = sorted((name, value) for name, value in os.environ.items() if name.startswith(("XLA_", "JAX_")))
-    return ours.hexdigest(), *versions, repr(flags), repr(sorted(settings.values.items(), key=repr))
+class Foreign(Exception):
+    """A function in this library's modules that is not of this library: somebody has put it there."""
+
+
+class Said:
+    """A digest of values: of code of these modules, as it is loaded, each instruction and constant.
+
+    So a library that was edited, patched or loaded again makes other programs, whatever its files say.
+    """
+
+    def __init__(self, modules: set[str]) -> None:
+        self.modules, self.hash, self.seen = modules, hashlib.sha256(), dict[int, Any]()
+
+    def words(self, text: str) -> None:
+        self.hash.update(text.encode())
+        self.hash.update(b"\0")
+
+    def add(self, value: Any) -> None:
+        if value is None or isinstance(value, bool | int | float | str | Settings):
+            self.words(repr(value))
+        elif isinstance(value, types.CodeType):
+            self.hash.update(value.co_code)
+            plain = [sorted(c, key=repr) if isinstance(c, frozenset) else c for c in value.co_consts if not isinstance(c, types.CodeType)]
+            self.words(repr((value.co_names, plain)))
+            self.add([c for c in value.co_consts if isinstance(c, types.CodeType)])
+        elif isinstance(value, list | tuple):
+            for one in value:
+                self.add(one)
+        elif isinstance(value, set | frozenset):
+            self.words(repr(sorted(one for one in value if isinstance(one, str))))
+        elif isinstance(value, dict):
+            for name in sorted(name for name in value if isinstance(name, str)):  # what is remembered has other names
+                self.words(name)
+                self.add(value[name])
+        elif id(value) not in self.seen:
+            self.seen[id(value)] = value
+            self.words(getattr(value, "__qualname__", type(value).__qualname__))
+            module = getattr(value, "__module__", None) or ""
+            if isinstance(value, types.FunctionType) and not module.startswith("namedtuple_") and module.partition(".")[0] not in LIBRARIES:
+                raise Foreign(value)
+            if isinstance(value, types.FunctionType) and module in self.modules:
+                self.add([value.__code__, *(value.__defaults__ or ()), value.__kwdefaults__ or {}])
+                self.add([cell.cell_contents for cell in value.__closure__ or ()])
+            elif isinstance(value, type) and module in self.modules:
+                self.add({name: part for name, part in vars(value).items() if name not in UNSAID})
+            elif not isinstance(value, types.FunctionType | type | types.ModuleType):  # a kind of method, or what is made of a function
+                self.add([getattr(value, name) for name in MADE_OF if hasattr(value, name)])
 
 
 @functools.cache
@@ -168,7 +228,17 @@ def write(file: Path, program: Any) -> None:
     new = file.with_name(f"{file.name}.{os.getpid()}")
     with contextlib.suppress(Exception):
         code, _, tree = serialize_executable.serialize(program)
-        new.write_bytes(pickle.dumps((code, jax.tree.unflatten(tree, [0] * tree.num_leaves))))
+        text = pickle.dumps((code, jax.tree.unflatten(tree, [0] * tree.num_leaves)))
+        new.write_bytes(hashlib.sha256(text).digest() + text)
         new.replace(file)
     with contextlib.suppress(OSError):
         new.unlink()
+
+
+def read(file: Path) -> Any:
+    """What was written; a damaged file goes."""
+    whole = file.read_bytes()
+    if hashlib.sha256(whole[32:]).digest() != whole[:32]:
+        file.unlink()
+        raise ValueError(file)
+    return pickle.loads(whole[32:])
