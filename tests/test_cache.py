@@ -99,6 +99,7 @@ CHANGES = [  # in what is changed, its name, what it becomes, and whether that i
     (pc.Tanh, "g", functools.partialmethod(of_the_users), True),
     (activations, "logistic", of_the_users, True),
     (pc.Tanh, "g", pc.Sigmoid.g, False),
+    (pc.Tanh, "g", pc.ELU.g, False),
     (pc.SquaredError, "scores", {"accuracy": right_class}, False),
     (pc.Linear, "half", False, False),
     (again, "CPU", (3, 1), False),

@@ -78,7 +78,7 @@ def chunk(net: Any, loss: Any, optimizer: Any, rows: int, aside: bool, state: An
         else:
             several = lambda _, firsts: (None, [one(first)[0] for first in firsts])  # noqa: E731
             _, each = lax.scan(several, None, firsts)
-            found, values = [jax.tree.map(lambda a, k=k: a[k], part) for k in range(len(firsts)) for part in each], ()
+            found, values = [jax.tree.map(lambda a, k=k: a[k], some) for k in range(len(firsts)) for some in each], ()
         return *joined(optimizer, state, found, data._replace(x=None, target=None), plan, i, table), turns, values
 
     table = jnp.zeros((plan.rows.shape[0], 2 + len(loss.scores)), dtype=data.weight.dtype)

@@ -145,8 +145,8 @@ def are_ours(things: Any) -> bool:
 
 def digest(function: Any, kind: Kind) -> str | None:
     """A name for what a program is made from; None where that cannot be told."""
-    if not FLAGS.get("XLA_FLAGS", "--").lstrip().startswith("--"):
-        return None  # they are in a file, which may change
+    if jax.__version_info__ >= (0, 12) or not FLAGS.get("XLA_FLAGS", "--").lstrip().startswith("--"):
+        return None  # a JAX that may do otherwise (see Hits); flags in a file, which may change
     told = {name: value for name, value in settings.values.items() if name not in ("jax_enable_x64", "jax_default_matmul_precision")}
     versions = sys.version, jax.__version__, jax.lib.__version__, np.__version__, cores()
     words = function.__module__, function.__qualname__, *versions, sorted(FLAGS.items()), sorted(told.items(), key=repr), *kind
@@ -202,8 +202,10 @@ class Said:
             for name in sorted(name for name in value if isinstance(name, str)):  # what is remembered has other names
                 self.words(name)
                 self.add(value[name])
-        elif id(value) not in self.seen:
-            self.seen[id(value)] = value
+        elif id(value) in self.seen:
+            self.words(f"the same as {self.seen[id(value)][0]}")
+        else:
+            self.seen[id(value)] = len(self.seen), value  # which stays, so that no other gets its id
             self.words(getattr(value, "__qualname__", type(value).__qualname__))
             module = getattr(value, "__module__", None) or ""
             if isinstance(value, types.FunctionType) and not module.startswith("namedtuple_") and module.partition(".")[0] not in LIBRARIES:
