@@ -558,7 +558,7 @@ def test_the_limit_on_blas_threads_ends_with_its_last_user():
 def test_import_of_jax_leaves_the_search_for_garbage_as_it_was(asked: str, looks: bool, left: bool | str) -> None:
     code = f"""
 import gc
-from pellucid.engines import get_engine, has_gpu
+from pellucid.engines import get_engine
 get_engine("numpy"), gc.collect()
 gc.{asked}()
 before, frozen = gc.get_stats(), bool(gc.get_freeze_count())
@@ -573,6 +573,21 @@ gc.collect()
 assert there() is None
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("platforms", "devices", "expected"),
+    [("", None, True), ("cuda", "0", True), ("cuda,cpu", "1,0", True), ("cpu,cuda", None, False), ("cpu", "0", False), ("", "", False)],
+)
+def test_a_gpu_counts_unless_jax_was_told_the_cpu_first_or_the_gpu_is_hidden(platforms, devices, expected, monkeypatch):
+    """What JAX's documentation says of these variables, on a machine with a driver and a plugin."""
+    monkeypatch.setattr("shutil.which", lambda name: name)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    monkeypatch.setenv("JAX_PLATFORMS", platforms)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if devices is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", devices)
+    assert has_gpu.__wrapped__() is expected
 
 
 @pytest.mark.parametrize("here", [True, False])

@@ -93,7 +93,8 @@ def has_jax() -> bool:
 
 @functools.cache
 def has_gpu() -> bool:
-    """Whether jax would run on a GPU: a driver is there, a plugin for it, and nobody asked for the CPU."""
-    wanted = os.environ.get("JAX_PLATFORMS", "")
+    """Whether jax would run on a GPU: a driver is there, a plugin for it, and nobody asked for the CPU or hid the GPU."""
+    first = os.environ.get("JAX_PLATFORMS", "").partition(",")[0]  # of several platforms, the one that arrays live on
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES", "0") not in ("", "-1")
     plugins = ("jax_cuda12_plugin", "jax_cuda13_plugin")
-    return wanted in ("", "cuda", "gpu") and shutil.which("nvidia-smi") is not None and any(map(importlib.util.find_spec, plugins))
+    return first in ("", "cuda", "gpu") and seen and shutil.which("nvidia-smi") is not None and any(map(importlib.util.find_spec, plugins))
