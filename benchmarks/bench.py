@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from report import markdown, plot, show
-from work import CURVES, GROUPS, THREADS, Work, select
+from work import CURVES, GROUPS, THREADS, Work, select, write_numbers
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -133,14 +133,13 @@ def measure(wanted: list[str], peers: dict[str, Peer], rounds: int, target: Path
         works = {name: work for name, work in works.items() if not work.gpu}
     elif any(work.gpu for work in works.values()):
         result["gpu machine"] = result["machine"]
-    target.parent.mkdir(parents=True, exist_ok=True)
     tell("import seconds")
     result["imports"] = {name: import_seconds(module) for name, module in IMPORTS.items() if importlib.util.find_spec(name)}
     for name, work in works.items():
         row = {"label": work.label, "group": work.group, "at": work.at, "batch": work.batch, "rows": work.rows, "steps": work.steps}
         result["works"][name] = {**row, "times": rounds_of(name, work, there, rounds)}
         result["machine"]["load at the end"] = load()
-        target.write_text(json.dumps(result, indent=1) + "\n")
+        write_numbers(result, target)
     if "estimators" in wanted and importlib.util.find_spec("sklearn"):
         for script in ("estimators", "search"):
             tell(script)
@@ -152,7 +151,7 @@ def measure(wanted: list[str], peers: dict[str, Peer], rounds: int, target: Path
         tell("start")
         result["start"] = rows_of("start")
     tell("")
-    target.write_text(json.dumps(result, indent=1) + "\n")
+    write_numbers(result, target)
     return result
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from work import write_numbers
 
 import pellucid as pc
 from pellucid.engines import get_engine
@@ -65,7 +66,7 @@ def measure(width: int, batch: int, hidden: int) -> dict[str, Any]:
     program = jax.chunk.lower(model.net, model.loss, kind, state, data, plan).compile()
     compiling = time.process_time() - began
     state, data, *plans = jax.put((state, data, plan, short))
-    long, once = (lowest(lambda p=p: program(jax.copy(state), data, p)[1].block_until_ready()) for p in plans)
+    long, once = (lowest(lambda p=p: program(state, data, p)[1].block_until_ready()) for p in plans)
     return {
         "width": width, "batch": batch, "hidden": hidden, "numpy": on_numpy, "jax": (long - once) / (many - 1), "compile": compiling,
         "predicted": predicted._asdict(),
@@ -103,8 +104,7 @@ def main() -> None:
                 f"jax {c['jax'] * 1e6:9.1f} ({p['jax'] * 1e6:9.1f}), compile {c['compile']:.2f} s ({p['compile']:.2f})",
                 flush=True,
             )
-    target.parent.mkdir(exist_ok=True)
-    target.write_text(json.dumps(cells, indent=1))
+    write_numbers(cells, target)
     judge(cells)
 
 

@@ -8,7 +8,6 @@ Numbers are medians over the rounds.
 
 from __future__ import annotations
 
-import json
 import resource
 import statistics
 import subprocess
@@ -20,6 +19,7 @@ from typing import Any
 
 import numpy as np
 from report import estimator_tables, show_tables
+from work import write_numbers
 
 ROUNDS = 7
 BUILD = Path(__file__).resolve().parent.parent / "build"
@@ -131,8 +131,7 @@ def main() -> None:
         case _:
             target = BUILD / "estimators.json"
     rows = measure()
-    target.parent.mkdir(exist_ok=True)
-    target.write_text(json.dumps(rows, indent=1) + "\n")
+    write_numbers(rows, target)
     show_tables(estimator_tables({"estimators": rows}), [f"numbers: {target}"])
 
 

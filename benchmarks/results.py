@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from work import write_numbers
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "examples"), str(ROOT / "src"), str(ROOT / "benchmarks")]
@@ -179,8 +180,7 @@ def main() -> None:
                 row = {"task": task, "who": who, "machine": machine(), "with": found[0]["with"], "parameters": found[0]["parameters"]}
                 row |= {"scores": [f["score"] for f in found], "seconds": [f["seconds"] for f in found]}
                 rows = [r for r in rows if (r["task"], r["who"]) != (task, who)] + [row]
-                args.out.parent.mkdir(exist_ok=True)
-                args.out.write_text(json.dumps(rows, indent=1))
+                write_numbers(rows, args.out)
     return None
 
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from work import write_numbers
 
 BUILD = Path(__file__).resolve().parent.parent / "build"
 WANTED = {"cpu": 8.0, "gpu": 100.0}  # times as fast
@@ -146,8 +147,7 @@ def main() -> None:
             flush=True,
         )
     target = options.json or BUILD / f"search{'-gpu' if options.gpu else ''}.json"
-    target.parent.mkdir(exist_ok=True)
-    target.write_text(json.dumps(result, indent=1) + "\n")
+    write_numbers(result, target)
 
 
 if __name__ == "__main__":

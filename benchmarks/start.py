@@ -8,7 +8,6 @@ Numbers are medians, with their range.
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 import subprocess
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from report import show_tables, start_table
-from work import LEARNING_RATE, WORKS, Work, data_of, mlp
+from work import LEARNING_RATE, WORKS, Work, data_of, mlp, write_numbers
 
 BUILD = Path(__file__).resolve().parent.parent / "build"
 COLD, WARM = 3, 3  # processes that find nothing on disk; and that find something, for each of them
@@ -81,8 +80,7 @@ def main() -> None:
         case _:
             target = BUILD / "start.json"
     rows = measure()
-    target.parent.mkdir(exist_ok=True)
-    target.write_text(json.dumps(rows, indent=1) + "\n")
+    write_numbers(rows, target)
     show_tables([start_table(rows)], [f"numbers: {target}"])
 
 

@@ -6,12 +6,14 @@ every peer that can do it; a peer that cannot is left out of the row.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-__all__ = ["CURVES", "GROUPS", "LEARNING_RATE", "THREADS", "WORKS", "Work", "data_of", "mlp", "select"]
+__all__ = ["CURVES", "GROUPS", "LEARNING_RATE", "THREADS", "WORKS", "Work", "data_of", "mlp", "select", "write_numbers"]
 
 THREADS = 2
 LEARNING_RATE = 0.01
@@ -117,3 +119,9 @@ def data_of(work: Work) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(0)
     X = rng.standard_normal((work.rows, *work.shape), dtype=np.float32)
     return X, rng.integers(0, work.classes, work.rows)
+
+
+def write_numbers(numbers: Any, target: Path) -> None:
+    """What was measured, in a file that a program can read again."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(json.dumps(numbers, indent=1) + "\n")

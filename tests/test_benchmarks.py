@@ -97,3 +97,17 @@ def test_rows_of_a_gpu_measured_elsewhere_join_the_report(tmp_path):
     out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert "On the GPU, PyTorch CUDA graph takes 1.00 times as long as pellucid" in out
     assert "GPU rows: date then, gpu a card" in out
+
+
+def test_the_choice_of_an_engine_is_held_against_times_that_are_measured(load, monkeypatch, capsys):
+    calibrate = load("calibrate")
+    monkeypatch.setattr(calibrate, "SECONDS", 0.0)
+    cell = calibrate.measure(16, 1, 1)
+    assert cell["numpy"] > 0
+    assert cell["compile"] > 0
+    right = []
+    for numpy, jax in ((1e-9, 1.0), (1.0, 1e-9)):  # where one is always faster, each number of steps is right with one of the two
+        calibrate.judge([{**cell, "numpy": numpy, "jax": jax, "compile": 0.0}])
+        right.append(int(capsys.readouterr().out.split()[2]))
+    assert min(right) > 0
+    assert sum(right) == len(calibrate.STEPS)

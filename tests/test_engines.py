@@ -580,7 +580,7 @@ assert there() is None
     [("", None, True), ("cuda", "0", True), ("cuda,cpu", "1,0", True), ("cpu,cuda", None, False), ("cpu", "0", False), ("", "", False)],
 )
 def test_a_gpu_counts_unless_jax_was_told_the_cpu_first_or_the_gpu_is_hidden(platforms, devices, expected, monkeypatch):
-    """What JAX's documentation says of these variables, on a machine with a driver and a plugin."""
+    """As JAX decides where there is a driver and a plugin; the expected values were seen on such a machine."""
     monkeypatch.setattr("shutil.which", lambda name: name)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
     monkeypatch.setenv("JAX_PLATFORMS", platforms)
