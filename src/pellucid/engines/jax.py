@@ -20,12 +20,13 @@ from ..training.step import Batch, Plan, State, all_finite, evaluation_step, gra
 from . import jax_conv, jax_parts
 from . import stack as stacks
 from .again import in_turns
+from .choose import rows_of_half
 from .jax_conv import on_cpu
 from .jax_kernel import scan_rows
 from .jax_whole import refused, run_steps, with_kernels
 from .ops import Ops
 from .programs import kept
-from .stack import apart, is_stacked
+from .stack import apart, is_stacked, unwrapped
 
 __all__ = ["JaxOps"]
 
@@ -193,8 +194,10 @@ def stack(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, size: in
     """The state as `train` takes it for batches of `size` rows of the data: long runs of equal blocks are stacked (see stack.py)."""
     if rows_of_part(net, loss, optimizer, state.params, data, size):
         return state  # parts side by side gain more
+    deep = on_cpu() and jax_parts.can_be_cut(net, loss, optimizer) and not (is_recurrent(net) or jax_parts.convolves(net))
+    half = rows_of_half(net, state.params, size, data) if deep else 0
     batch = jax.tree.map(lambda a: jax.ShapeDtypeStruct((size, *a.shape[1:]), a.dtype), data)
-    return stacks.stack(JaxOps, net, optimizer, state, batch, math.ceil(len(data.weight) / size))
+    return stacks.stack(JaxOps, net, optimizer, state, batch, math.ceil(len(data.weight) / size), half)
 
 
 def rows_of_part(net: Any, loss: Any, optimizer: Any, params: Any, data: Batch, size: int) -> int:
@@ -229,8 +232,8 @@ def known_before(data: Batch, plan: Any) -> Batch | None:
 
 def train(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: Any) -> tuple[Any, Any, Any]:
     """Run the plan's training steps; returns the new state, one row of sums per step, and whether all is finite."""
-    rows = 0 if is_stacked(state.params) else rows_of_part(net, loss, optimizer, state.params, data, plan.rows.shape[1])
-    finite = None
+    params, finite = state.params, None
+    rows = params.half if is_stacked(params) else rows_of_part(net, loss, optimizer, params, data, plan.rows.shape[1])
     if not rows:
         state, sums, finite = with_kernels(chunk, net, loss, optimizer, state, data, plan, not on_cpu())
     elif is_recurrent(net):
@@ -260,9 +263,8 @@ def chunk(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: An
 
     The number of steps is data, not shape: a short last chunk runs in the program of the full ones.
     """
-    form = jax.tree.structure(state)
-    if is_stacked(state.params):
-        net, state = state.params.net, state._replace(params=state.params.tree, slots=state.slots.tree)
+    form, params = jax.tree.structure(state), state.params
+    net, state = unwrapped(net, state)
     # the loop carries narrow matrices turned round, as their gradients come; of single rows they come as they are
     turned = jax.tree.map(lambda a: on_cpu() and plan.rows.shape[1] > 1 and is_narrow(*a.shape), state)
 
@@ -280,7 +282,8 @@ def chunk(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: An
     if known and (net, loss, optimizer) not in refused and (found := run_steps(whole, state, data, known, plan)):
         state, sums = found
     else:
-        several = UNROLL if len(plan.rows) >= MANY and not is_recurrent(net) else 1
+        # a turn of one step compiles sooner, and takes as long where a step is a loop itself
+        several = UNROLL if len(plan.rows) >= MANY and not (is_stacked(params) or is_recurrent(net)) else 1
         state, sums = repeat(plan.count, step, (turn(state, in_rows), sums), several)
         state = turn(state)
     return jax.tree.unflatten(form, jax.tree.leaves(state)), sums, all_finite(jnp, sums, state.params) if checks else None

@@ -7,7 +7,11 @@ rows of the first half wait for the first of them, those of the second half for 
 
 Two operations also wait for each other where XLA gave one the memory that the other reads. That of a value is not given
 away as long as the value is needed; so the loop carries the values of both halves to the end of their step, and on to the end of
-the loop, where nobody looks at them.
+the loop, where nobody looks at them. Whoever waits goes on on the core that it has waited for, so one such pair is enough to have
+the rest of both halves on one core.
+
+**Stacks side by side.** The same holds for what is in a loop over equal blocks (stack.py), where all that a turn makes is carried
+through the loop (`Aside`): products, what the next turn begins with, even its number and whether there is one.
 
 **Convolutions.** What lies between the layers for images is larger than a core's cache. In parts it is not, and XLA runs
 operations of different parts side by side of its own accord. Here memory is better used again. They take turns, four at a
@@ -18,23 +22,29 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
-from ..layers.base import Layer
 from ..training.step import Batch
 from . import jax as engine
 from .choose import AT_ONCE
-from .jax_parts import joined, mean_gradients
+from .jax_parts import convolves, joined, mean_gradients
 from .programs import kept
+from .stack import unwrapped
 
 __all__ = ["train"]
 
+# XLA would add up long rows in two steps, and the place of what is in between cannot be kept
+OPTIONS = engine.OPTIONS and engine.OPTIONS | {"xla_disable_hlo_passes": "tree_reduction_rewriter"}
 TURNS = 12  # operations that do nothing
+# Operations whose result XLA does not compute once more in every operation that needs it, so that it has a place in memory
+APART = "dot_general", "reduce_", "argm", "exp", "log", "tanh", "erf", "rsqrt", "sqrt", "div"
 
 
 def train(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: Any, rows: int) -> tuple[Any, Any]:
@@ -42,57 +52,105 @@ def train(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: An
     return chunk(net, loss, optimizer, rows, not convolves(net), state, data, plan)[:2]
 
 
-@functools.lru_cache(256)
-def convolves(net: Layer) -> bool:
-    """Whether one of its layers is a convolution."""
-    return net.work == "convolution" or any(map(convolves, net.children))
-
-
-@kept("net", "loss", "optimizer", "rows", "aside", compiler_options=engine.OPTIONS)
+@kept("net", "loss", "optimizer", "rows", "aside", compiler_options=OPTIONS)
 def chunk(net: Any, loss: Any, optimizer: Any, rows: int, aside: bool, state: Any, data: Batch, plan: Any) -> tuple[Any, ...]:
     """As the engine's `chunk`, followed by what the loop only keeps alive where two halves are to go side by side."""
-    batch = jax.eval_shape(functools.partial(engine.batch_of, size=rows), data, plan, 0, 0)
-    gradients: Any = functools.partial(mean_gradients, net, loss)
+    form = jax.tree.structure(state)
+    net, state = unwrapped(net, state)
+
+    def gradients(state: Any, batch: Batch, first: Any, zero: Any = None, before: Any = None) -> tuple[Any, Any]:
+        ops = Aside(zero, before, state.seed, state.step) if aside else engine.JaxOps(seed=state.seed, step=state.step)
+        return mean_gradients(ops, net, loss, state.params, batch, first), ops.loops if isinstance(ops, Aside) else []
+
+    batch, none = jax.eval_shape(functools.partial(engine.batch_of, size=rows), data, plan, 0, 0), jnp.int32(0)
     if aside:
-        part, kept = with_values(gradients, state.params, state.seed, state.step, batch, jnp.int32(0))
+        _, loops = jax.eval_shape(gradients, state, batch, none, none)
+        part, kept = with_values(gradients, state, batch, none, none, loops)
     else:
-        once = jax.jit(gradients)  # traced once for all parts
-        part, kept = lambda *args: (once(*args), []), []
+        part, kept, loops = jax.jit(gradients), [], []  # traced once for all parts
     parts = math.ceil(plan.rows.shape[1] / rows)
     at_once = min(parts, AT_ONCE)
     firsts = rows * jnp.arange(math.ceil(parts / at_once) * at_once, dtype=jnp.int32).reshape(-1, at_once)
 
     def step(i: Any, carry: Any) -> Any:
-        state, table, turns, _ = carry
+        state, table, turns, before = carry
         turns = [lax.sort(turn) for turn in turns]
-
-        def one(first: Any) -> tuple[Any, Any]:
-            batch = engine.batch_of(data, plan, i, first, rows)
-            found, alive = part(state.params, state.seed, state.step, batch, first)
-            return found, [jax.tree.leaves(batch), alive]
-
         found: Any
         values: Any
+
+        def half(turn: Any, before: Any) -> tuple[Any, Any]:
+            zero, first = turn
+            batch = engine.batch_of(data, plan, i, first, rows)
+            (found, loops), alive = part(state, batch, first, zero, before[0])
+            return found, [loops, alive, jax.tree.leaves(batch)]
+
+        def one(first: Any) -> Any:
+            return part(state, engine.batch_of(data, plan, i, first, rows), first)[0]
+
         if aside:
-            found, values = zip(one(turns[0][0]), one(turns[-1][0] + rows), strict=True)
+            found, values = zip(half(turns[0], before[0]), half(turns[-1], before[1]), strict=True)
         else:
-            several = lambda _, firsts: (None, [one(first)[0] for first in firsts])  # noqa: E731
-            _, each = lax.scan(several, None, firsts)
+            _, each = lax.scan(lambda _, firsts: (None, [*map(one, firsts)]), None, firsts)
             found, values = [jax.tree.map(lambda a, k=k: a[k], some) for k in range(len(firsts)) for some in each], ()
         return *joined(optimizer, state, found, data._replace(x=None, target=None), plan, i, table), turns, values
 
     table = jnp.zeros((plan.rows.shape[0], 2 + len(loss.scores)), dtype=data.weight.dtype)
-    values = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), 2 * ([jax.tree.leaves(batch), kept],) if aside else ())
-    carry = state, table, TURNS * aside * [jnp.zeros(2, jnp.int32)], values
-    state, table, *rest = lax.fori_loop(0, plan.count, step, carry)
-    return state, table, rest
+    values = zeros(2 * ([loops, kept, jax.tree.leaves(batch)],) if aside else ())
+    turns = [jnp.array([0, first], jnp.int32) for first in (*[0] * (TURNS - 1), rows)] if aside else []
+    state, table, *rest = lax.fori_loop(0, plan.count, step, (state, table, turns, values))
+    return jax.tree.unflatten(form, jax.tree.leaves(state)), table, rest
+
+
+class Aside(engine.JaxOps):
+    """Operations of a half, whose loops do not wait for those of the other one.
+
+    `zero` is a zero that this half waits for; `before` is where its loops of the step before have left their values, if there was one.
+    """
+
+    def __init__(self, zero: Any, before: Any, seed: Any, step: Any) -> None:
+        super().__init__(seed=seed, step=step)
+        self.zero, self.before, self.loops = zero.astype(np.uint32), before, list[Any]()
+
+    def loop(self, function, carry, xs, reverse, by_rows):
+        (start, form), arrays = jax.tree.flatten(carry), jax.tree.leaves(xs)
+        one = jax.eval_shape(lambda xs: jax.tree.map(lambda a: a[0], xs), xs)
+        closed, (_, shapes) = jax.make_jaxpr(function, return_shape=True)(carry, one)
+        program, count, last = closed.jaxpr, len(start), len(arrays[0]) - 1
+        ends, outcomes = program.outvars[:count], program.outvars[count:]
+        made = list({id(v): v for v in outcomes}.values())  # what comes out twice is stacked once
+        alive = waited_for(program, {*program.constvars, *program.invars[:count]}, ends)
+        turn = jaxpr_as_fun(ClosedJaxpr(program.replace(outvars=[*ends, *made, *alive]), closed.consts))
+        begin, on, end = (last, 2**32 - 1, 0) if reverse else (0, 1, last)
+
+        def body(now: Any) -> Any:
+            k, _, carry, (_, stacks, _) = now
+            found = turn(*carry, *(lax.dynamic_index_in_dim(a, k, keepdims=False) for a in arrays))
+            new = [lax.dynamic_update_index_in_dim(a, one, k, 0) for a, one in zip(stacks, found[count:], strict=False)]
+            return k + np.uint32(on), k != end, found[:count], (k + np.uint32(on), new, found[count + len(made) :])
+
+        if self.before is None:
+            stacks = [jax.ShapeDtypeStruct((last + 1, *v.aval.shape), v.aval.dtype) for v in made]
+            values = zeros((self.zero, stacks, [v.aval for v in alive]))
+        else:
+            values = self.before[len(self.loops)][-1]
+        self.loops.append(lax.while_loop(lambda now: now[1], body, (self.zero + np.uint32(begin), self.zero == 0, start, values)))
+        *_, carry, (_, stacks, _) = self.loops[-1]
+        found = dict(zip(map(id, made), stacks, strict=True))
+        return jax.tree.unflatten(form, carry), jax.tree.unflatten(jax.tree.structure(shapes), [found[id(v)] for v in outcomes])
+
+
+def zeros(shapes: Any) -> Any:
+    return jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
 
 
 def with_values(function: Any, *args: Any) -> tuple[Any, list[Any]]:
-    """The function, made to return also those inner values that operations could wait for, and what these are like."""
+    """The function, made to return also those inner values that operations could wait for, and what these are like.
+
+    What it returns second is kept already.
+    """
     closed, shape = jax.make_jaxpr(function, return_shape=True)(*args)
-    program, inner = closed.jaxpr, {v: None for equation in closed.jaxpr.eqns for v in equation.outvars}
-    alive = {v: None for equation in program.eqns for v in worth_keeping(equation) if not isinstance(v, Literal) and v in inner}
+    program, count = closed.jaxpr, len(jax.tree.leaves(shape[0]))
+    alive = waited_for(program, {*program.constvars, *program.invars, *program.outvars[count:]})
     run = jaxpr_as_fun(ClosedJaxpr(program.replace(outvars=[*program.outvars, *alive]), closed.consts))
 
     def both(*args: Any) -> tuple[Any, list[Any]]:
@@ -102,7 +160,9 @@ def with_values(function: Any, *args: Any) -> tuple[Any, list[Any]]:
     return both, [v.aval for v in alive]
 
 
-def worth_keeping(equation: Any) -> list[Any]:
-    """What goes into and comes out of products and sums: XLA makes one operation of all that lies between."""
-    joins = equation.primitive.name.startswith(("dot_general", "reduce_", "argm"))
-    return [v for v in (*equation.outvars, *equation.invars) if v.aval.size > 1] if joins else []
+def waited_for(program: Any, others: set[Any], ends: Sequence[Any] = ()) -> list[Any]:
+    """What has a place in memory of its own, but for `others`: what goes into and comes out of products, sums and the like, and `ends`."""
+    turned = {equation.outvars[0]: equation.invars[0] for equation in program.eqns if equation.primitive.name == "transpose"}
+    apart = (equation for equation in program.eqns if equation.primitive.name.startswith(APART))
+    found = [*(turned.get(v, v) for equation in apart for v in (*equation.outvars, *equation.invars) if not isinstance(v, Literal)), *ends]
+    return [v for v in dict.fromkeys(found) if v not in others]

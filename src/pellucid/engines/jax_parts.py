@@ -32,7 +32,7 @@ from . import LOCAL, cores, started
 from . import jax as engine
 from .choose import JAX, predict_work, remembered_uses
 
-__all__ = ["rows_of_part", "train"]
+__all__ = ["can_be_cut", "convolves", "rows_of_part", "train"]
 
 # Measured on two cores: fewer rows in a part gain nothing; a part that takes less time is not worth its start; and an
 # array of so many weights, which a core's cache does not hold, is better read once for all rows.
@@ -41,8 +41,7 @@ ROWS, SECONDS, LARGE = 16, 0.7e-3, 2**20
 
 def rows_of_part(net: Layer, loss: Any, optimizer: Any, params: Any, data: Batch, size: int) -> int:
     """How many rows of a batch of `size` each part has; 0 where it is not cut."""
-    plain = type(optimizer).penalise is Optimizer.penalise or is_ours(optimizer)
-    if not plain or not is_ours(loss) or not is_by_rows(net):
+    if not can_be_cut(net, loss, optimizer):
         return 0
     if not is_recurrent(net):
         parts = predict_work(net, params, size, data).parts
@@ -52,12 +51,24 @@ def rows_of_part(net: Layer, loss: Any, optimizer: Any, params: Any, data: Batch
     return math.ceil(size / parts) if parts and all(leaf.size < LARGE for _, leaf in leaves(params)) else 0
 
 
+def can_be_cut(net: Layer, loss: Any, optimizer: Any) -> bool:
+    """Whether the gradients of a batch are known to be those of its parts, added up."""
+    plain = type(optimizer).penalise is Optimizer.penalise or is_ours(optimizer)
+    return plain and is_ours(loss) and is_by_rows(net)
+
+
 @functools.lru_cache(256)
 def is_by_rows(net: Layer) -> bool:
     """Whether it is known that every row goes through the network by itself: of a user's own layer it is not."""
     if isinstance(net, Recurrent):  # also a user's own that has but a cell: a cell takes every row by itself
         return not net.streams and (type(net).forward, type(net).backward) == (Recurrent.forward, Recurrent.backward)
     return is_ours(net) and not isinstance(net, BatchNorm) and all(map(is_by_rows, net.children))
+
+
+@functools.lru_cache(256)
+def convolves(net: Layer) -> bool:
+    """Whether one of its layers is a convolution."""
+    return net.work == "convolution" or any(map(convolves, net.children))
 
 
 def train(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: Any, rows: int) -> tuple[Any, Any]:
@@ -88,13 +99,12 @@ def starters() -> list[ThreadPoolExecutor]:
 def part(net: Any, loss: Any, rows: int, params: Any, seed: Any, step: Any, data: Batch, plan: Any, place: Any) -> tuple[Any, Any]:
     """The mean gradients of one part of a mini-batch, and its row of sums. Its place: which step, which part."""
     i, k = place
-    return mean_gradients(net, loss, params, seed, step, engine.batch_of(data, plan, i, k * rows, rows), k * rows)
+    return mean_gradients(engine.JaxOps(seed=seed, step=step), net, loss, params, engine.batch_of(data, plan, i, k * rows, rows), k * rows)
 
 
-def mean_gradients(net: Any, loss: Any, params: Any, seed: Any, step: Any, batch: Batch, first: Any) -> tuple[Any, Any]:
+def mean_gradients(ops: Any, net: Any, loss: Any, params: Any, batch: Batch, first: Any) -> tuple[Any, Any]:
     """The mean gradients of rows of a mini-batch, of which the `first` is at that place, and their row of sums."""
-    ops = engine.JaxOps(training=True, seed=seed, step=step, weight=batch.weight, lengths=batch.lengths)
-    ops.first = first
+    ops.training, ops.weight, ops.lengths, ops.first = True, batch.weight, batch.lengths, first
     g = gradients(ops, net, loss, params, batch)
     row = jnp.stack(sums(ops, loss, g.loss * g.weight.sum(), g.weight, g.y, batch.target))
     there = row[0] > 0  # rows too short for a strided layer have no position with a weight, and no mean

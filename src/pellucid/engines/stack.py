@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -22,11 +22,12 @@ from ..optimizers import Optimizer
 from ..settings import is_ours
 from ..tree import at, leaves
 from .again import has_backward, refuse_other_lengths, run_blocks
-from .choose import count
+from .choose import DEEP, count
 from .jax_conv import on_cpu
+from .jax_whole import equations
 from .late import scan_apart
 
-__all__ = ["apart", "is_stacked", "stack"]
+__all__ = ["apart", "is_stacked", "stack", "unwrapped"]
 
 LEAST = 8  # blocks in a run
 # In seconds, measured (docs/architecture.md): what a layer takes to compile, once and once more for each array that the optimizer keeps
@@ -39,6 +40,8 @@ EPOCHS = 60  # of a usual fit: one that is continued, or repeated, must be decid
 # step takes little longer, and XLA, whose passes compare all arrays of a loop, would take a second more to compile, or several.
 MANY, LARGE = 192, 128 * 128
 COMBINATORS = Chain, Concat, Product, Sum
+# Operations that XLA takes apart on a CPU. What it has in between lies where another half's may lie, which would wait for it then.
+HIDDEN = {"reduce_max", "reduce_min", "argmax", "argmin", "sort", "gather", "scatter-add", "cumsum", "concatenate", "pad"}
 
 
 class Stack(Chain, init=False):
@@ -84,28 +87,45 @@ class Gone(Layer):
         return dy, {}
 
 
-@functools.partial(jax.tree_util.register_dataclass, data_fields=["tree"], meta_fields=["net"])
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["tree"], meta_fields=["net", "half"])
 @dataclass
 class Stacked:
-    """Parameters, or the optimizer's memory of them, as `net` has them: the network with stacks in it."""
+    """Parameters, or the optimizer's memory of them, as `net` has them: the network with stacks in it.
+
+    Where two halves of a mini-batch are to go through it side by side, `half` is the number of rows of one.
+    """
 
     tree: Any
     net: Any
+    half: int
 
 
-def stack(Ops: Any, net: Layer, optimizer: Any, state: Any, batch: Any, steps: int) -> Any:
-    """The state, stacked where a chain holds a long run of equal blocks; `batch` are the shapes of one of an epoch's `steps`."""
+def stack(Ops: Any, net: Layer, optimizer: Any, state: Any, batch: Any, steps: int, half: int = 0) -> Any:
+    """The state, stacked where a chain holds a long run of equal blocks; `batch` are the shapes of one of an epoch's `steps`.
+
+    Where halves of so many rows can go through the stacks side by side, that takes less time than the blocks one by one.
+    """
     if not optimizer.entrywise or type(optimizer).penalise is not Optimizer.penalise:
         return state  # it may look at whole arrays, or at places
     arrays = 1 + len(jax.tree.leaves(state.slots)) // max(1, len(jax.tree.leaves(state.params)))
-    spare = Spare((CPU if on_cpu() else GPU)["compile"] * arrays / (EPOCHS * steps), 2 * MANY / max(2, arrays))
-    if not repeats(net, state.params, spare):
-        return state
     params, tree = jax.tree.flatten(state.params)
     shapes = tuple(ShapeDtypeStruct(a.shape, a.dtype) for a in params)
     settings: Any = jax.config
-    new = with_stacks(Ops, net, tree, shapes, batch, spare, settings.jax_default_matmul_precision)
+
+    def stacked(spare: Spare) -> Layer:
+        if not repeats(net, state.params, spare):
+            return net
+        return with_stacks(Ops, net, tree, shapes, batch, spare, settings.jax_default_matmul_precision)
+
+    if half and (new := stacked(ASIDE)) != net and written_out(new) <= DEEP:
+        return state._replace(params=join(new, state.params, half), slots=join(new, state.slots, half))
+    new = stacked(Spare((CPU if on_cpu() else GPU)["compile"] * arrays / (EPOCHS * steps), 2 * MANY / max(2, arrays)))
     return state if new == net else state._replace(params=join(new, state.params), slots=join(new, state.slots))
+
+
+def written_out(net: Layer) -> int:
+    """How many layers the program of a network with stacks holds."""
+    return 0 if type(net) is Gone else sum(map(written_out, net.children)) if net.children else count(net)
 
 
 @functools.lru_cache(256)
@@ -120,11 +140,12 @@ def with_stacks(Ops: Any, net: Layer, tree: Any, shapes: tuple[Any, ...], batch:
         return jax.eval_shape(run, jax.tree.unflatten(kind.tree, kind.shapes), x, batch.weight, batch.lengths)
 
     @functools.cache
-    def cached(block: Any, x: Any) -> int | None:
-        return size_of_cache(Ops, block, x, batch)
+    def tried(block: Any, x: Any) -> Trial:
+        return try_stack(Ops, block, x, batch)
 
     def stacks(block: Any, times: int, x: Any) -> bool:
-        return (numbers := cached(block, x)) is not None and pays(block, times, spare, numbers)
+        trial = tried(block, x)
+        return trial.works and (trial.aside or spare != ASIDE) and pays(block, times, spare, trial.cached)
 
     def walk(net: Any, p: Any, x: Any) -> Any:
         if type(net) not in COMBINATORS:
@@ -152,6 +173,17 @@ class Spare(NamedTuple):
 
     seconds: float
     many: float
+
+
+ASIDE = Spare(math.inf, 0)  # of a stack through which halves of a mini-batch go side by side
+
+
+class Trial(NamedTuple):
+    """Whether a stack of blocks does what they do one by one, the numbers in a block's cache, and whether halves can go side by side."""
+
+    works: bool
+    cached: int = 0
+    aside: bool = False
 
 
 class Kind(NamedTuple):
@@ -210,11 +242,8 @@ def repeats(net: Any, p: Any, spare: Spare) -> bool:
     return any(map(any, runs_of(kinds, spare))) or any(repeats(layer, part, spare) for layer, part in zip(net.layers, p, strict=True))
 
 
-def size_of_cache(Ops: Any, block: tuple[Kind, ...], x: Any, batch: Any) -> int | None:
-    """How many numbers a block's cache has; None if a stack of them does not do what they do one by one.
-
-    It is tried, with shapes in place of numbers. A scan refuses what comes out in another shape or precision than it went in.
-    """
+def try_stack(Ops: Any, block: tuple[Kind, ...], x: Any, batch: Any) -> Trial:
+    """Try it, with shapes in place of numbers. A scan refuses what comes out in another shape or precision than it went in."""
     net = Stack(*(kind.layer for kind in block), times=2)
     p = tuple(jax.tree.unflatten(kind.tree, [ShapeDtypeStruct((2, *a.shape), a.dtype) for a in kind.shapes]) for kind in block)
 
@@ -229,14 +258,23 @@ def size_of_cache(Ops: Any, block: tuple[Kind, ...], x: Any, batch: Any) -> int 
         asked.remembers = False
         return asked.forward(net, p, x, 0)[0], cache[0]
 
+    if not has_backward(net):
+        return Trial(False)
     try:
-        _, caches = jax.eval_shape(run, p, x, batch.weight, batch.lengths) if has_backward(net) else (None, None)
+        program, (_, caches) = jax.make_jaxpr(run, return_shape=True)(p, x, batch.weight, batch.lengths)
     except Exception:
-        return None
-    return sum(a.size for a in jax.tree.leaves(caches)) // net.times if caches is not None else None
+        return Trial(False)
+    numbers = sum(a.size for a in jax.tree.leaves(caches)) // net.times
+    return Trial(True, numbers, HIDDEN.isdisjoint(operations(program.eqns)))
 
 
-def join(net: Any, tree: Any) -> Stacked:
+def operations(all_of: Iterable[Any]) -> Iterator[str]:
+    """The names of all operations, those in loops too."""
+    for one in equations(all_of):
+        yield from operations(one.params["jaxpr"].eqns) if one.primitive.name == "scan" else [one.primitive.name]
+
+
+def join(net: Any, tree: Any, half: int = 0) -> Stacked:
     """A tree of parameters, or of the optimizer's memory, as the network with stacks has it."""
 
     def walk(net: Any, tree: Any) -> Any:
@@ -252,7 +290,7 @@ def join(net: Any, tree: Any) -> Stacked:
                 parts.append({} if type(layer) is Gone else walk(layer, tree[i]))
         return tuple(parts)
 
-    return Stacked(walk(net, tree), net)
+    return Stacked(walk(net, tree), net, half)
 
 
 def split(net: Any, tree: Any) -> Any:
@@ -271,6 +309,13 @@ def split(net: Any, tree: Any) -> Any:
 
 def is_stacked(tree: Any) -> bool:
     return isinstance(tree, Stacked)
+
+
+def unwrapped(net: Any, state: Any) -> tuple[Any, Any]:
+    """The network and the state as a program computes with them."""
+    if not is_stacked(state.params):
+        return net, state
+    return state.params.net, state._replace(params=state.params.tree, slots=state.slots.tree)
 
 
 def apart(tree: Any) -> Any:
