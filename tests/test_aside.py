@@ -33,7 +33,8 @@ def halves(monkeypatch):
     stack.with_stacks.cache_clear()
     monkeypatch.setattr(stack, "LEAST", 3)
     monkeypatch.setattr(choose, "HALF", 1)
-    monkeypatch.setattr(choose, "HALVED", (0.0, -1.0))  # networks without stacks are not cut
+    monkeypatch.setattr(choose, "STACKED", 0.0)
+    monkeypatch.setattr(choose, "WORTH", 0.0)
     monkeypatch.setattr(jax_cut, "train", lambda *args: seen.append(args) or train(*args))
     return seen
 
@@ -42,7 +43,7 @@ def stacked(net, size, units=WIDTH, optimizer=SGD):
     """The state that a fit with batches of so many rows begins with, and what else a chunk takes."""
     model = pc.Network(net, (units,), "softmax_cross_entropy", dtype="float32")
     state = State(model.params, optimizer.slots(model.params), optimizer.numbers("float32"), np.int32(0), np.uint32(0))
-    batch = model.as_batch(np.zeros((2 * size, units)), np.arange(2 * size) % 3)
+    batch = model.as_batch(np.zeros((20_000, units)), np.arange(20_000) % 3)
     return engine.stack(net, model.loss, optimizer.kind(), state, batch, size), model, batch
 
 
@@ -141,10 +142,13 @@ def every(equations):
     ("units", "blocks", "size", "expected"),
     [
         (64, 16, 64, 32),
-        (64, 64, 32, 16),
-        (64, 16, 33, 17),
-        (64, 64, 31, 0),  # few rows: a turn's own work counts more
-        (16, 8, 32, 0),  # a step of 30 µs
+        (64, 16, 65, 33),
+        (64, 24, 60, 0),  # for fewer rows a turn's own work counts too much
+        (64, 95, 33, 0),
+        (64, 96, 33, 17),  # but here blocks are stacked anyway
+        (64, 96, 31, 0),
+        (64, 12, 64, 0),  # a step of 0.25 ms
+        (128, 16, 32, 16),
         (256, 16, 64, 32),
         (256, 16, 512, 0),  # XLA shares such products out
         (512, 16, 64, 0),  # copies of 1 MB in every turn

@@ -565,6 +565,6 @@ def test_blocks_are_stacked_where_that_saves_more_than_it_costs(device, units, t
     slots = optimizer.slots(params)
     batch = Batch(leaf((64, units), np.float32), None, leaf((64,), np.float32))
     state = State(params, slots, optimizer.numbers("float32"), np.int32(0), np.uint32(0))
-    monkeypatch.setattr(stack, "join", lambda net, tree: net)
+    monkeypatch.setattr(stack, "join", lambda net, tree, half: net)
     found = stack.stack(engine.JaxOps, pc.Chain(*block * times), optimizer, state, batch, steps)
     assert isinstance(found.params, pc.Chain) is expected

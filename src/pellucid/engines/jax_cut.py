@@ -43,8 +43,10 @@ __all__ = ["train"]
 # XLA would add up long rows in two steps, and the place of what is in between cannot be kept
 OPTIONS = engine.OPTIONS and engine.OPTIONS | {"xla_disable_hlo_passes": "tree_reduction_rewriter"}
 TURNS = 12  # operations that do nothing
-# Operations whose result XLA does not compute once more in every operation that needs it, so that it has a place in memory
-APART = "dot_general", "reduce_", "argm", "exp", "log", "tanh", "erf", "rsqrt", "sqrt", "div"
+# Operations whose result XLA does not compute once more in every operation that needs it, so that it has a place in memory; and those
+# that have one in a loop over blocks too
+APART = "dot_general", "reduce_", "argm", "exp"
+DEAR = "log", "tanh", "erf", "rsqrt", "sqrt", "div"
 
 
 def train(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: Any, rows: int) -> tuple[Any, Any]:
@@ -160,9 +162,13 @@ def with_values(function: Any, *args: Any) -> tuple[Any, list[Any]]:
     return both, [v.aval for v in alive]
 
 
-def waited_for(program: Any, others: set[Any], ends: Sequence[Any] = ()) -> list[Any]:
-    """What has a place in memory of its own, but for `others`: what goes into and comes out of products, sums and the like, and `ends`."""
+def waited_for(program: Any, others: set[Any], ends: Sequence[Any] | None = None) -> list[Any]:
+    """What has a place in memory of its own, but for `others`: what goes into and comes out of products, sums and the like.
+
+    In a loop (which has `ends`, what a turn hands on) that holds for numbers, too.
+    """
     turned = {equation.outvars[0]: equation.invars[0] for equation in program.eqns if equation.primitive.name == "transpose"}
-    apart = (equation for equation in program.eqns if equation.primitive.name.startswith(APART))
-    found = [*(turned.get(v, v) for equation in apart for v in (*equation.outvars, *equation.invars) if not isinstance(v, Literal)), *ends]
-    return [v for v in dict.fromkeys(found) if v not in others]
+    apart = (equation for equation in program.eqns if equation.primitive.name.startswith(APART if ends is None else APART + DEAR))
+    arrays = (v for equation in apart for v in (*equation.outvars, *equation.invars) if not isinstance(v, Literal))
+    found = [turned.get(v, v) for v in arrays if ends is not None or v.aval.size > 1]
+    return [v for v in dict.fromkeys([*found, *(ends or ())]) if v not in others]
