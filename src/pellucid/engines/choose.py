@@ -35,7 +35,7 @@ TARGET, LONG = 0.1, 2.0  # seconds of work in a compiled chunk, about; and the m
 HALVED, LARGE, DEEP, COMPILE_HALVES = (120e-6, 1e-3), 2**16, 16, 0.45
 # Deep ones, of which equal blocks are a loop, in two as well, where a step takes so long, a half has so many rows, and its products
 # are not so large that XLA shares them out. From so many operations in the largest on, that takes less time than blocks one by one.
-STACKED, HALF, SHARED, WORTH = 250e-6, 16, 10e6, 250e3
+STACKED, HALF, SHARED, WORTH = 250e-6, 16, 10e6, 500e3
 # One with convolutions goes through in so many parts where a step takes so long, each of so many rows at least: what is in between
 # stays in a core's cache. Each part has gradients of its own to be written and added up, which may take so much of the step.
 # The program holds no more than four: they take turns.
