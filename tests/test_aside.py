@@ -34,7 +34,7 @@ def halves(monkeypatch):
     monkeypatch.setattr(stack, "LEAST", 3)
     monkeypatch.setattr(choose, "HALF", 1)
     monkeypatch.setattr(choose, "STACKED", 0.0)
-    monkeypatch.setattr(choose, "WORTH", 0.0)
+    monkeypatch.setattr(choose, "WORTH", (0.0, np.inf))
     monkeypatch.setattr(jax_cut, "train", lambda *args: seen.append(args) or train(*args))
     return seen
 
@@ -146,9 +146,8 @@ def every(equations):
         (128, 16, 32, 16),
         (128, 16, 33, 17),
         (64, 16, 128, 64),
-        (64, 95, 64, 0),  # for smaller products a turn's own work counts too much
-        (64, 96, 64, 32),  # but here blocks are stacked anyway
-        (64, 96, 31, 0),
+        (64, 96, 64, 0),  # for smaller products a turn's own work counts too much
+        (256, 16, 31, 0),
         (128, 8, 16, 0),  # a step of 0.2 ms
         (256, 16, 64, 32),
         (256, 16, 512, 0),  # XLA shares such products out

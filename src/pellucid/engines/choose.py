@@ -33,9 +33,9 @@ TARGET, LONG = 0.1, 2.0  # seconds of work in a compiled chunk, about; and the m
 # On a CPU a mini-batch goes through in two halves (jax_cut.py) where a step takes about so long, no array of weights has more numbers
 # and there are no more layers: shorter steps and deeper networks are not worth compiling that, and XLA shares out larger products itself.
 HALVED, LARGE, DEEP, COMPILE_HALVES = (120e-6, 1e-3), 2**16, 16, 0.45
-# Deep ones, of which equal blocks are a loop, in two as well, where a step takes so long, a half has so many rows, and its products
-# are not so large that XLA shares them out. From so many operations in the largest on, that takes less time than blocks one by one.
-STACKED, HALF, SHARED, WORTH = 250e-6, 16, 10e6, 500e3
+# Deep ones, of which equal blocks are a loop, in two as well, where a step takes so long, a half has so many rows, and its largest product
+# as many operations: for fewer, blocks one by one take less time, and XLA shares larger ones out itself.
+STACKED, HALF, WORTH = 250e-6, 16, (500e3, 10e6)
 # One with convolutions goes through in so many parts where a step takes so long, each of so many rows at least: what is in between
 # stays in a core's cache. Each part has gradients of its own to be written and added up, which may take so much of the step.
 # The program holds no more than four: they take turns.
@@ -92,14 +92,11 @@ def parts_of(layers: int, sizes: list[int], batch: int, seconds: float, convolve
     return next((parts for least, parts in CUT.items() if seconds >= least and parts <= most), 1)
 
 
-def rows_of_half(net: Layer, params: Any, batch: int, data: Batch) -> tuple[int, bool]:
-    """How many rows of a batch can go through a network at once whose equal blocks are a loop, beside the others; 0 where all do.
-
-    And whether that is reason enough to make a loop of them.
-    """
+def rows_of_half(net: Layer, params: Any, batch: int, data: Batch) -> int:
+    """How many rows of a batch go through a network at once whose equal blocks are a loop, beside the others; 0 where all do."""
     rows, largest = math.ceil(batch / 2), max((leaf.size for _, leaf in leaves(params)), default=0)
-    can = batch >= 2 * HALF and largest <= LARGE and 2 * rows * largest <= SHARED
-    return rows * (can and predict_work(net, params, batch, data).jax >= STACKED), 2 * rows * largest >= WORTH
+    worth = batch >= 2 * HALF and largest <= LARGE and WORTH[0] <= 2 * rows * largest <= WORTH[1]
+    return rows if worth and predict_work(net, params, batch, data).jax >= STACKED else 0
 
 
 def choose_engine(

@@ -195,9 +195,9 @@ def stack(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, size: in
     if rows_of_part(net, loss, optimizer, state.params, data, size):
         return state  # parts side by side gain more
     deep = on_cpu() and jax_parts.can_be_cut(net, loss, optimizer) and not (is_recurrent(net) or jax_parts.convolves(net))
-    halves = rows_of_half(net, state.params, size, data) if deep else (0, False)
+    half = rows_of_half(net, state.params, size, data) if deep else 0
     batch = jax.tree.map(lambda a: jax.ShapeDtypeStruct((size, *a.shape[1:]), a.dtype), data)
-    return stacks.stack(JaxOps, net, optimizer, state, batch, math.ceil(len(data.weight) / size), *halves)
+    return stacks.stack(JaxOps, net, optimizer, state, batch, math.ceil(len(data.weight) / size), half)
 
 
 def rows_of_part(net: Any, loss: Any, optimizer: Any, params: Any, data: Batch, size: int) -> int:

@@ -100,10 +100,10 @@ class Stacked:
     half: int
 
 
-def stack(Ops: Any, net: Layer, optimizer: Any, state: Any, batch: Any, steps: int, half: int = 0, pays_aside: bool = False) -> Any:
+def stack(Ops: Any, net: Layer, optimizer: Any, state: Any, batch: Any, steps: int, half: int = 0) -> Any:
     """The state, stacked where a chain holds a long run of equal blocks; `batch` are the shapes of one of an epoch's `steps`.
 
-    Halves of so many rows can go through stacks side by side, which may take less time than the blocks one by one.
+    Halves of so many rows, where there are any, go through stacks side by side, which takes less time than the blocks one by one.
     """
     if not optimizer.entrywise or type(optimizer).penalise is not Optimizer.penalise:
         return state  # it may look at whole arrays, or at places
@@ -117,17 +117,10 @@ def stack(Ops: Any, net: Layer, optimizer: Any, state: Any, batch: Any, steps: i
             return net
         return with_stacks(Ops, net, tree, shapes, batch, spare, settings.jax_default_matmul_precision)
 
-    aside = stacked(ASIDE) if half else net
-    if written_out(aside) > DEEP:
-        aside = net
-    seconds = CPU if on_cpu() else GPU
-    new = aside if pays_aside else net
-    if new == net:
-        new = stacked(Spare(seconds["compile"] * arrays / (EPOCHS * steps), 2 * MANY / max(2, arrays)))
-    if new == net:
-        return state
-    half *= new == aside
-    return state._replace(params=join(new, state.params, half), slots=join(new, state.slots, half))
+    new = stacked(ASIDE) if half else net
+    if new == net or written_out(new) > DEEP:
+        new, half = stacked(Spare((CPU if on_cpu() else GPU)["compile"] * arrays / (EPOCHS * steps), 2 * MANY / max(2, arrays))), 0
+    return state if new == net else state._replace(params=join(new, state.params, half), slots=join(new, state.slots, half))
 
 
 def written_out(net: Layer) -> int:
