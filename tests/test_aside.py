@@ -133,6 +133,15 @@ def test_all_that_a_turn_makes_is_carried_through_its_loop(halves):
         assert not loop.params["cond_jaxpr"].jaxpr.eqns  # whether to go on is carried, too
 
 
+def test_xla_adds_up_a_long_row_in_one_step(halves):
+    """In two, it would have a value in between whose place cannot be kept."""
+    net = chain((pc.Linear(64), pc.LayerNorm()), 3)
+    state, model, batch = stacked(net, 8, 64)
+    plan = Plan(*plan_of(np.arange(16), 8), np.full(2, 0.01, np.float32), np.int32(2))
+    args = net, model.loss, SGD.kind(), 4, True, state, batch, plan
+    assert "reduce-window" not in jax_cut.chunk.lower(*args).compile().as_text()
+
+
 def every(equations):
     for equation in equations:
         yield equation

@@ -108,13 +108,13 @@ def stack(Ops: Any, net: Layer, optimizer: Any, state: Any, batch: Any, steps: i
     if not optimizer.entrywise or type(optimizer).penalise is not Optimizer.penalise:
         return state  # it may look at whole arrays, or at places
     arrays = 1 + len(jax.tree.leaves(state.slots)) // max(1, len(jax.tree.leaves(state.params)))
-    params, tree = jax.tree.flatten(state.params)
-    shapes = tuple(ShapeDtypeStruct(a.shape, a.dtype) for a in params)
-    settings: Any = jax.config
 
     def stacked(spare: Spare) -> Layer:
         if not repeats(net, state.params, spare):
             return net
+        params, tree = jax.tree.flatten(state.params)
+        shapes = tuple(ShapeDtypeStruct(a.shape, a.dtype) for a in params)
+        settings: Any = jax.config
         return with_stacks(Ops, net, tree, shapes, batch, spare, settings.jax_default_matmul_precision)
 
     new = stacked(ASIDE) if half else net
