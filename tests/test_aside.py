@@ -154,8 +154,8 @@ def every(equations):
     [
         (128, 16, 32, 16),
         (128, 16, 33, 17),
-        (64, 16, 128, 64),
-        (64, 96, 64, 0),  # for smaller products a turn's own work counts too much
+        (64, 32, 64, 32),
+        (64, 96, 60, 0),  # for smaller products a turn's own work counts too much
         (256, 16, 31, 0),
         (128, 8, 16, 0),  # a step of 0.2 ms
         (256, 16, 64, 32),

@@ -84,8 +84,8 @@ def test_all_that_is_ours_is_found_by_name_and_what_is_the_users_own_is_traced()
 NET = pc.Linear(3) >> pc.Tanh()
 
 
-def name_of(net=NET, shape=(4, 3), double=False, precision=None, function=engine.chunk.function):
-    return programs.digest(function, programs.Kind((net, pc.SquaredError()), jax.tree.structure({"W": 0}), (shape,), double, precision))
+def name_of(net=NET, shape=(4, 3), double=False, precision=None, made_by=engine.chunk):
+    return programs.digest(made_by, programs.Kind((net, pc.SquaredError()), jax.tree.structure({"W": 0}), (shape,), double, precision))
 
 
 def of_the_users(*args, **options):
@@ -108,7 +108,7 @@ CHANGES = [  # in what is changed, its name, what it becomes, and whether that i
 
 def test_a_program_has_another_name_for_all_that_it_depends_on(monkeypatch):
     names = [name_of(), name_of(pc.Linear(4)), name_of(shape=(5, 3)), name_of(double=True), name_of(precision="float32")]
-    names.append(name_of(function=engine.evaluate.function))
+    names.append(name_of(made_by=engine.evaluate))
     for flags in ("--xla_cpu_enable_fast_math=true", "flags.txt"):
         with monkeypatch.context() as there:
             there.setitem(programs.FLAGS, "XLA_FLAGS", flags)

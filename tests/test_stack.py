@@ -9,13 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pellucid as pc
-from pellucid.engines import again, get_engine, late, stack
+from pellucid.engines import again, get_engine, jax_loop, late, stack
 from pellucid.layers.base import Layer
 from pellucid.training.loop import Plan, plan_of
 from pellucid.training.step import Batch, State
 from pellucid.tree import leaves
 
 engine = get_engine("jax")
+chunk = jax_loop.chunk if engine.on_cpu() else engine.chunk  # the program of a stacked network
 WIDTH, ROWS = 4, 24
 DENSE = (pc.Linear(WIDTH), pc.Tanh())
 RESIDUAL = (pc.Identity() + (pc.LayerNorm() >> pc.Linear(6) >> pc.GELU() >> pc.Linear(WIDTH)),)
@@ -132,7 +133,7 @@ def ends_where_others_end(net, optimizer, monkeypatch):
 def test_the_run_from_each_layer_is_the_one_that_goes_furthest(layers):
     net, p = pc.Chain(*(layer for layer, _ in layers)), [{k: np.zeros(n) for k, n in sizes.items()} for _, sizes in layers]
     kinds = stack.kinds_of(net, p)
-    for i, (width, times) in enumerate(stack.runs_of(kinds, stack.Spare(1.0, stack.MANY))):
+    for i, (width, times) in enumerate(stack.runs_of(kinds, stack.MANY)):
         runs = [0]
         for w in range(1, len(kinds) - i + 1):
             n = next(n for n in range(1, len(kinds) + 1) if kinds[i + n * w : i + (n + 1) * w] != kinds[i : i + w])
@@ -352,10 +353,10 @@ def test_a_watched_stack_is_one_program_and_members_of_a_population_learn_the_sa
         def epoch_end(self, run):
             heard.append(run.epoch)
 
-    heard, before, net, optimizer = [], engine.chunk._cache_size(), chain(DENSE, 7), pc.Adam(0.01)
+    heard, before, net, optimizer = [], chunk._cache_size(), chain(DENSE, 7), pc.Adam(0.01)
     watched = fitted(net, optimizer, epochs=5, callbacks=[Listener()])
     assert heard == [1, 2, 3, 4, 5]
-    assert engine.chunk._cache_size() == before + 1
+    assert chunk._cache_size() == before + 1
     X, y = rows()
     for how in ("batched", "threads"):
         population = pc.Population(net, (WIDTH,), "softmax_cross_entropy", seed=range(2), optimizer=optimizer, dtype="float64")
@@ -524,14 +525,15 @@ def test_the_program_does_not_grow_with_depth(monkeypatch):
     monkeypatch.undo()  # the real limits
     stack.with_stacks.cache_clear()
     counts = []
-    for depth in (7, 8, 64, 320):
+    for depth in (15, 16, 64, 320):
         net, optimizer = chain(DENSE, depth), pc.Adam(0.01)
         model = pc.Network(net, (WIDTH,), "softmax_cross_entropy", dtype="float32")
         state = State(model.params, optimizer.slots(model.params), optimizer.numbers("float32"), np.int32(0), np.uint32(0))
         batch = model.as_batch(*rows())
         plan = Plan(*plan_of(np.arange(ROWS), 8), np.full(3, 0.01, np.float32), np.int32(3))
         state = engine.stack(net, model.loss, optimizer, engine.put(state), batch, 8)
-        counts.append(engine.chunk.lower(net, model.loss, optimizer.kind(), state, batch, plan).as_text().count("\n"))
+        made_by = chunk if stack.is_stacked(state.params) else engine.chunk
+        counts.append(made_by.lower(net, model.loss, optimizer.kind(), state, batch, plan).as_text().count("\n"))
         assert jax.tree.structure(engine.get(state).params) == jax.tree.structure(model.params)
     unstacked, *stacked = counts
     assert stacked[1] == stacked[2]
@@ -542,21 +544,16 @@ def test_the_program_does_not_grow_with_depth(monkeypatch):
 @pytest.mark.parametrize(
     ("device", "units", "times", "steps", "optimizer", "expected"),
     [
-        ("cpu", 64, 64, 20, pc.Adam(), True),  # 1.2 s to compile instead of 3.2, and 0.2 ms longer for a step
-        ("cpu", 64, 64, 20, pc.SGD(), False),  # 0.9 s instead of 1.5, 0.6 ms
-        ("cpu", 64, 128, 1000, pc.Adam(), True),  # 1.3 s instead of 6.9, and no longer for a step
-        ("cpu", 64, 64, 1000, pc.Adam(), True),  # 1.0 s instead of 2.0, and 5 % longer
-        ("cpu", 64, 63, 1000, pc.Adam(), False),
-        ("cpu", 64, 96, 1000, pc.SGD(), True),
-        ("cpu", 64, 95, 1000, pc.SGD(momentum=0.9), False),
-        ("cpu", 256, 64, 1, pc.Adam(), True),  # 2.2 s instead of 3.8, 15 ms
-        ("cpu", 256, 64, 1000, pc.Adam(), False),
+        ("cpu", 64, 15, 1000, pc.Adam(), False),  # 0.8 s to compile
+        ("cpu", 64, 16, 1000, pc.Adam(), True),  # 0.8 s, of 63 blocks 1.0 instead of 2.0
+        ("cpu", 64, 16, 1, pc.SGD(), True),
+        ("cpu", 512, 64, 1000, pc.Adam(), True),
         ("gpu", 256, 64, 10**5, pc.Adam(), True),  # 2.7 s instead of 9.2, and less for a step
         ("gpu", 1024, 64, 30, pc.Adam(), True),  # 4.3 s instead of 9.6, 1.2 ms
         ("gpu", 1024, 64, 1000, pc.Adam(), False),
     ],
 )
-def test_blocks_are_stacked_where_that_saves_more_than_it_costs(device, units, times, steps, optimizer, expected, monkeypatch):
+def test_blocks_are_stacked_where_they_are_many_or_a_gpu_saves_time(device, units, times, steps, optimizer, expected, monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(stack, "on_cpu", lambda: device == "cpu")
     block, leaf = (pc.Linear(units), pc.ReLU()), jax.ShapeDtypeStruct

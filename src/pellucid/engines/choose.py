@@ -27,6 +27,7 @@ GPU = {"step": 4e-6, "layer": 4.5e-6, "row": 0.0, "output": 2e-11, "product": 1 
 GPU |= {"convolution": 3 / 40e12, "scan": 10 / 40e12}
 NUMPY_READ = 1.1e-9  # per weight: with small batches the products wait for memory, not for arithmetic
 COMPILE, COMPILE_PER_LAYER, IMPORT_JAX, START_GPU = 0.45, 0.015, 0.5, 1.0
+LONGEST = 32  # layers that a program holds: more of them are equal blocks in a loop, as a rule
 START = 0.005  # of a program that is compiled already
 SCAN_CALLS = 4  # a step of a scan is called like this many layers
 TARGET, LONG = 0.1, 2.0  # seconds of work in a compiled chunk, about; and the most that 32 steps may take
@@ -35,7 +36,7 @@ TARGET, LONG = 0.1, 2.0  # seconds of work in a compiled chunk, about; and the m
 HALVED, LARGE, DEEP, COMPILE_HALVES = (120e-6, 1e-3), 2**16, 16, 0.45
 # Deep ones, of which equal blocks are a loop, in two as well, where a step takes so long, a half has so many rows, and its largest product
 # as many operations: for fewer, blocks one by one take less time, and XLA shares larger ones out itself.
-STACKED, HALF, WORTH = 250e-6, 16, (500e3, 10e6)
+STACKED, HALF, WORTH = 250e-6, 16, (250e3, 10e6)
 # One with convolutions goes through in so many parts where a step takes so long, each of so many rows at least: what is in between
 # stays in a core's cache. Each part has gradients of its own to be written and added up, which may take so much of the step.
 # The program holds no more than four: they take turns.
@@ -80,7 +81,7 @@ def predict_work(net: Layer, params: Any, batch: int, data: Batch | None = None)
     arrays = (numpy - calls + NUMPY["output"] * batch * used["other"]) * (1 if data is None else data.weight.dtype.itemsize / 4)
     parts = 1 if has_gpu() or used["scan"] else parts_of(count(net), sizes, batch, jax, convolves=bool(used["convolution"]))
     cutting = COMPILE_PART * min(parts, AT_ONCE) if used["convolution"] else COMPILE_HALVES
-    compile = COMPILE + COMPILE_PER_LAYER * count(net) + cutting * (parts > 1)
+    compile = COMPILE + COMPILE_PER_LAYER * min(count(net), LONGEST) + cutting * (parts > 1)
     return Work(numpy, jax, compile + (0 if "jax" in sys.modules else IMPORT_JAX) + START_GPU * has_gpu(), parts, calls / (calls + arrays))
 
 

@@ -234,7 +234,11 @@ def train(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: An
     """Run the plan's training steps; returns the new state, one row of sums per step, and whether all is finite."""
     params, finite = state.params, None
     rows = params.half if is_stacked(params) else rows_of_part(net, loss, optimizer, params, data, plan.rows.shape[1])
-    if not rows:
+    if not rows and on_cpu() and is_stacked(params):
+        from . import jax_loop
+
+        state, sums = jax_loop.train(net, loss, optimizer, state, data, plan)
+    elif not rows:
         state, sums, finite = with_kernels(chunk, net, loss, optimizer, state, data, plan, not on_cpu())
     elif is_recurrent(net):
         state, sums = jax_parts.train(net, loss, optimizer, state, data, plan, rows)

@@ -33,6 +33,7 @@ from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
 from ..training.step import Batch
 from . import jax as engine
+from . import jax_loop
 from .choose import AT_ONCE
 from .jax_parts import convolves, joined, mean_gradients
 from .programs import kept
@@ -54,7 +55,7 @@ def train(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: An
     return chunk(net, loss, optimizer, rows, not convolves(net), state, data, plan)[:2]
 
 
-@kept("net", "loss", "optimizer", "rows", "aside", compiler_options=OPTIONS)
+@kept("net", "loss", "optimizer", "rows", "aside", traced=(jax_loop.__name__,), compiler_options=OPTIONS)
 def chunk(net: Any, loss: Any, optimizer: Any, rows: int, aside: bool, state: Any, data: Batch, plan: Any) -> tuple[Any, ...]:
     """As the engine's `chunk`, followed by what the loop only keeps alive where two halves are to go side by side."""
     form = jax.tree.structure(state)
@@ -66,7 +67,7 @@ def chunk(net: Any, loss: Any, optimizer: Any, rows: int, aside: bool, state: An
 
     batch, none = jax.eval_shape(functools.partial(engine.batch_of, size=rows), data, plan, 0, 0), jnp.int32(0)
     if aside:
-        _, loops = jax.eval_shape(gradients, state, batch, none, none)
+        loops = jax_loop.kept_by(gradients, state, batch, none, none)
         part, kept = with_values(gradients, state, batch, none, none, loops)
     else:
         part, kept, loops = jax.jit(gradients), [], []  # traced once for all parts
@@ -97,52 +98,21 @@ def chunk(net: Any, loss: Any, optimizer: Any, rows: int, aside: bool, state: An
         return *joined(optimizer, state, found, data._replace(x=None, target=None), plan, i, table), turns, values
 
     table = jnp.zeros((plan.rows.shape[0], 2 + len(loss.scores)), dtype=data.weight.dtype)
-    values = zeros(2 * ([loops, kept, jax.tree.leaves(batch)],) if aside else ())
+    values = jax_loop.zeros(2 * ([loops, kept, jax.tree.leaves(batch)],) if aside else ())
     turns = [jnp.array([0, first], jnp.int32) for first in (*[0] * (TURNS - 1), rows)] if aside else []
     state, table, *rest = lax.fori_loop(0, plan.count, step, (state, table, turns, values))
     return jax.tree.unflatten(form, jax.tree.leaves(state)), table, rest
 
 
-class Aside(engine.JaxOps):
-    """Operations of a half, whose loops do not wait for those of the other one.
-
-    `zero` is a zero that this half waits for; `before` is where its loops of the step before have left their values, if there was one.
-    """
+class Aside(jax_loop.Looping):
+    """Operations of a half, whose loops do not wait for those of the other one; `zero` is a zero that this half waits for."""
 
     def __init__(self, zero: Any, before: Any, seed: Any, step: Any) -> None:
-        super().__init__(seed=seed, step=step)
-        self.zero, self.before, self.loops = zero.astype(np.uint32), before, list[Any]()
+        super().__init__(before, [], seed=seed, step=step)
+        self.zero = zero.astype(np.uint32)
 
-    def loop(self, function, carry, xs, reverse, by_rows):
-        (start, form), arrays = jax.tree.flatten(carry), jax.tree.leaves(xs)
-        one = jax.eval_shape(lambda xs: jax.tree.map(lambda a: a[0], xs), xs)
-        closed, (_, shapes) = jax.make_jaxpr(function, return_shape=True)(carry, one)
-        program, count, last = closed.jaxpr, len(start), len(arrays[0]) - 1
-        ends, outcomes = program.outvars[:count], program.outvars[count:]
-        made = list({id(v): v for v in outcomes}.values())  # what comes out twice is stacked once
-        alive = waited_for(program, {*program.constvars, *program.invars[:count]}, ends)
-        turn = jaxpr_as_fun(ClosedJaxpr(program.replace(outvars=[*ends, *made, *alive]), closed.consts))
-        begin, on, end = (last, 2**32 - 1, 0) if reverse else (0, 1, last)
-
-        def body(now: Any) -> Any:
-            k, _, carry, (_, stacks, _) = now
-            found = turn(*carry, *(lax.dynamic_index_in_dim(a, k, keepdims=False) for a in arrays))
-            new = [lax.dynamic_update_index_in_dim(a, one, k, 0) for a, one in zip(stacks, found[count:], strict=False)]
-            return k + np.uint32(on), k != end, found[:count], (k + np.uint32(on), new, found[count + len(made) :])
-
-        if self.before is None:
-            stacks = [jax.ShapeDtypeStruct((last + 1, *v.aval.shape), v.aval.dtype) for v in made]
-            values = zeros((self.zero, stacks, [v.aval for v in alive]))
-        else:
-            values = self.before[len(self.loops)][-1]
-        self.loops.append(lax.while_loop(lambda now: now[1], body, (self.zero + np.uint32(begin), self.zero == 0, start, values)))
-        *_, carry, (_, stacks, _) = self.loops[-1]
-        found = dict(zip(map(id, made), stacks, strict=True))
-        return jax.tree.unflatten(form, carry), jax.tree.unflatten(jax.tree.structure(shapes), [found[id(v)] for v in outcomes])
-
-
-def zeros(shapes: Any) -> Any:
-    return jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
+    def alive(self, program, count):
+        return waited_for(program, {*program.constvars, *program.invars[:count]}, program.outvars[:count])
 
 
 def with_values(function: Any, *args: Any) -> tuple[Any, list[Any]]:

@@ -48,7 +48,7 @@ class Ops:
         self.path: list[str | int] = []
         self.kept: dict[tuple[str | int, ...], Any] = {}
         self.entered: dict[tuple[str | int, ...], Any] = {}  # the lengths each layer found, where there are any
-        self.scanning = False
+        self.scanning = 0  # scans that are being traced, one in the other
         self.penalty: Any = 0.0
         self.charges: list[tuple[tuple[str | int, ...], Any]] = []
 
@@ -129,11 +129,11 @@ class Ops:
     @contextlib.contextmanager
     def in_scan(self) -> Iterator[None]:
         """A context for a function that is traced once for all steps of a scan."""
-        outer, self.scanning = self.scanning, True
+        self.scanning += 1
         try:
             yield
         finally:
-            self.scanning = outer
+            self.scanning -= 1
 
     def loop(self, function: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: Any, reverse: bool, by_rows: bool) -> tuple[Any, Any]:
         """What `scan` does, on this engine."""

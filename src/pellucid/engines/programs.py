@@ -45,15 +45,19 @@ TRACED += [f"{OURS}.engines.{name}" for name in ("again", "choose", "jax", "jax_
 TRACED += [name for name in sys.modules if name.startswith(f"{OURS}.layers.")]
 
 
-def kept(*static: str, **options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """As `jax.jit` with these static arguments; a CPU's programs for layers of this library are kept on disk."""
-    return lambda function: functools.wraps(function)(Kept(function, static, options))
+def kept(*static: str, traced: tuple[str, ...] = (), **options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """As `jax.jit` with these static arguments; a CPU's programs for layers of this library are kept on disk.
+
+    They are traced from the function's own module, those that any program is traced from, and the modules named here.
+    """
+    return lambda function: functools.wraps(function)(Kept(function, static, traced, options))
 
 
 class Kept:
     """A function that is compiled for each kind of arguments, or found on disk."""
 
-    def __init__(self, function: Callable[..., Any], static: tuple[str, ...], options: dict[str, Any]) -> None:
+    def __init__(self, function: Callable[..., Any], static: tuple[str, ...], traced: tuple[str, ...], options: dict[str, Any]) -> None:
+        self.traced, self.options = (function.__module__, *traced), options
         self.jit: Any = functools.partial(jax.jit, static_argnames=static, **options)
         self.function, self.jitted = function, self.jit(function)
         self.static = [name in static for name in inspect.signature(function).parameters]
@@ -85,7 +89,7 @@ class Kept:
 
     def make(self, kind: Kind, args: Any, moving: Any) -> Any:
         """The program, from disk or compiled and then written there."""
-        if FOLDER is None or not are_ours(kind.fixed) or (made_from := digest(self.function, kind)) is None:
+        if FOLDER is None or not are_ours(kind.fixed) or (made_from := digest(self, kind)) is None:
             return self.jitted.lower(*args).compile()
         name = f"{self.function.__name__}-{made_from}"
         file = FOLDER / f"{name}-program"
@@ -143,14 +147,15 @@ def are_ours(things: Any) -> bool:
     return things is None or isinstance(things, bool | int | float | str) or is_ours(things)
 
 
-def digest(function: Any, kind: Kind) -> str | None:
+def digest(made_by: Kept, kind: Kind) -> str | None:
     """A name for what a program is made from; None where that cannot be told."""
     if jax.__version_info__ >= (0, 12) or not FLAGS.get("XLA_FLAGS", "--").lstrip().startswith("--"):
         return None  # a JAX that may do otherwise (see Hits); flags in a file, which may change
     told = {name: value for name, value in settings.values.items() if name not in ("jax_enable_x64", "jax_default_matmul_precision")}
     versions = sys.version, jax.__version__, jax.lib.__version__, np.__version__, cores()
-    words = function.__module__, function.__qualname__, *versions, sorted(FLAGS.items()), sorted(told.items(), key=repr), *kind
-    modules = {*TRACED, function.__module__, *modules_of(kind.fixed)}
+    function, flags = made_by.function, (made_by.options, sorted(FLAGS.items()), sorted(told.items(), key=repr))
+    words = function.__module__, function.__qualname__, *versions, *flags, *kind
+    modules = {*TRACED, *made_by.traced, *modules_of(kind.fixed)}
     said = Said(modules)
     said.words("\n".join(map(repr, words)))
     try:

@@ -30,15 +30,12 @@ from .late import scan_apart
 __all__ = ["apart", "is_stacked", "stack", "unwrapped"]
 
 LEAST = 8  # blocks in a run
-# In seconds, measured (docs/architecture.md): what a layer takes to compile, once and once more for each array that the optimizer keeps
-# of a parameter; how much longer a stacked step takes for each layer, each parameter in a large array and each number in a cache: a
-# scan copies them in and out of the stack.
-CPU = {"compile": 0.005, "layer": 2e-6, "parameter": 2.5e-9, "cached": 0.7e-9}
-GPU = {"compile": 0.013, "layer": -1.5e-6, "parameter": 9e-12, "cached": 0.0}
-EPOCHS = 60  # of a usual fit: one that is continued, or repeated, must be decided alike
-# On a CPU, runs of so many parameters that are not large are stacked, or of twice as many arrays with what the optimizer keeps of them: a
-# step takes little longer, and XLA, whose passes compare all arrays of a loop, would take a second more to compile, or several.
-MANY, LARGE = 192, 128 * 128
+# On a CPU, layers in a run: fewer compile almost as soon one by one, and a step takes up to a third less time (docs/architecture.md)
+MANY = 32
+# On a GPU, in seconds, measured: what a layer takes to compile, once and once more for each array that the optimizer keeps of a parameter;
+# how much longer a stacked step takes for each layer and each parameter in a large array; and the epochs of a usual fit: one
+# that is continued, or repeated, must be decided alike.
+COMPILE, LAYER, PARAMETER, EPOCHS, LARGE = 0.013, -1.5e-6, 9e-12, 60, 128 * 128
 COMBINATORS = Chain, Concat, Product, Sum
 # Operations that XLA takes apart on a CPU. What it has in between lies where another half's may lie, which would wait for it then.
 HIDDEN = {"reduce_max", "reduce_min", "argmax", "argmin", "sort", "gather", "scatter-add", "cumsum", "concatenate", "pad"}
@@ -108,18 +105,19 @@ def stack(Ops: Any, net: Layer, optimizer: Any, state: Any, batch: Any, steps: i
     if not optimizer.entrywise or type(optimizer).penalise is not Optimizer.penalise:
         return state  # it may look at whole arrays, or at places
     arrays = 1 + len(jax.tree.leaves(state.slots)) // max(1, len(jax.tree.leaves(state.params)))
+    spare = MANY if on_cpu() else COMPILE * arrays / (EPOCHS * steps)
 
-    def stacked(spare: Spare) -> Layer:
+    def stacked(spare: float, aside: bool = False) -> Layer:
         if not repeats(net, state.params, spare):
             return net
         params, tree = jax.tree.flatten(state.params)
         shapes = tuple(ShapeDtypeStruct(a.shape, a.dtype) for a in params)
         settings: Any = jax.config
-        return with_stacks(Ops, net, tree, shapes, batch, spare, settings.jax_default_matmul_precision)
+        return with_stacks(Ops, net, tree, shapes, batch, spare, aside, settings.jax_default_matmul_precision)
 
-    new = stacked(ASIDE) if half else net
+    new = stacked(0, aside=True) if half else net
     if new == net or written_out(new) > DEEP:
-        new, half = stacked(Spare((CPU if on_cpu() else GPU)["compile"] * arrays / (EPOCHS * steps), 2 * MANY / max(2, arrays))), 0
+        new, half = stacked(spare), 0
     return state if new == net else state._replace(params=join(new, state.params, half), slots=join(new, state.slots, half))
 
 
@@ -129,8 +127,11 @@ def written_out(net: Layer) -> int:
 
 
 @functools.lru_cache(256)
-def with_stacks(Ops: Any, net: Layer, tree: Any, shapes: tuple[Any, ...], batch: Any, spare: Spare, precision: Any) -> Layer:
-    """The network with stacks in it. It depends on no more than this: later fits need not try again."""
+def with_stacks(Ops: Any, net: Layer, tree: Any, shapes: tuple[Any, ...], batch: Any, spare: float, aside: bool, precision: Any) -> Layer:
+    """The network with stacks in it; `aside`: of those that halves of a mini-batch can go through side by side.
+
+    It depends on no more than this: later fits need not try again.
+    """
 
     @functools.cache
     def output(kind: Any, x: Any) -> Any:
@@ -143,9 +144,9 @@ def with_stacks(Ops: Any, net: Layer, tree: Any, shapes: tuple[Any, ...], batch:
     def tried(block: Any, x: Any) -> Trial:
         return try_stack(Ops, block, x, batch)
 
-    def stacks(block: Any, times: int, x: Any) -> bool:
+    def stacks(block: Any, x: Any) -> bool:
         trial = tried(block, x)
-        return trial.works and (trial.aside or spare != ASIDE) and pays(block, times, spare, trial.cached)
+        return trial.works and (trial.aside or not aside)
 
     def walk(net: Any, p: Any, x: Any) -> Any:
         if type(net) not in COMBINATORS:
@@ -155,7 +156,7 @@ def with_stacks(Ops: Any, net: Layer, tree: Any, shapes: tuple[Any, ...], batch:
         runs = runs_of(kinds, spare) if type(net) is Chain else [(0, 0)] * len(kinds)
         while (i := len(layers)) < len(kinds):
             width, times = runs[i]
-            if times and stacks(block := tuple(kinds[i : i + width]), times, x):
+            if times and stacks(block := tuple(kinds[i : i + width]), x):
                 layers += [Stack(*(kind.layer for kind in block), times=times), *[Gone()] * (times * width - 1)]
             else:
                 layers.append(walk(net.layers[i], p[i], x))
@@ -168,21 +169,10 @@ def with_stacks(Ops: Any, net: Layer, tree: Any, shapes: tuple[Any, ...], batch:
         return net
 
 
-class Spare(NamedTuple):
-    """How much longer a step may take for each layer in a stack, and from how many parameters on nobody asks."""
-
-    seconds: float
-    many: float
-
-
-ASIDE = Spare(math.inf, 0)  # of a stack through which halves of a mini-batch go side by side
-
-
 class Trial(NamedTuple):
-    """Whether a stack of blocks does what they do one by one, the numbers in a block's cache, and whether halves can go side by side."""
+    """Whether a stack of blocks does what they do one by one, and whether halves of a mini-batch can go through it side by side."""
 
     works: bool
-    cached: int = 0
     aside: bool = False
 
 
@@ -203,7 +193,7 @@ def kinds_of(net: Any, params: Any) -> list[Kind]:
     return kinds
 
 
-def runs_of(kinds: list[Kind], spare: Spare) -> list[tuple[int, int]]:
+def runs_of(kinds: list[Kind], spare: float) -> list[tuple[int, int]]:
     """For every layer: of how many layers is the block that, over and over, goes furthest from there, and how many times.
 
     (0, 0) where it is not worth a stack.
@@ -221,20 +211,15 @@ def runs_of(kinds: list[Kind], spare: Spare) -> list[tuple[int, int]]:
     return best
 
 
-def pays(block: Sequence[Kind], times: int, spare: Spare, cached: int = 0) -> bool:
-    """Whether stacking a block that repeats so many times saves more than it costs.
-
-    `cached` numbers are in the cache of a block.
-    """
-    sizes, seconds = [a.size for kind in block for a in kind.shapes], CPU if on_cpu() else GPU
-    large = sum(size for size in sizes if size > LARGE)
-    longer = seconds["parameter"] * large + seconds["cached"] * cached
-    layers = sum(count(kind.layer) for kind in block)
-    always = on_cpu() and not large and times * len(sizes) >= spare.many
-    return bool(sizes) and (always or seconds["layer"] * layers + longer <= spare.seconds * layers)
+def pays(block: Sequence[Kind], times: int, spare: float) -> bool:
+    """Whether to stack a block that repeats so many times: on a CPU with `spare` layers or more, on a GPU if none takes so much longer."""
+    sizes, layers = [a.size for kind in block for a in kind.shapes], sum(count(kind.layer) for kind in block)
+    if on_cpu():
+        return bool(sizes) and times * layers >= spare
+    return bool(sizes) and LAYER * layers + PARAMETER * sum(size for size in sizes if size > LARGE) <= spare * layers
 
 
-def repeats(net: Any, p: Any, spare: Spare) -> bool:
+def repeats(net: Any, p: Any, spare: float) -> bool:
     """Whether there is a run to try; this looks at settings and shapes alone."""
     if type(net) not in COMBINATORS:
         return False
@@ -256,16 +241,15 @@ def try_stack(Ops: Any, block: tuple[Kind, ...], x: Any, batch: Any) -> Trial:
             raise ValueError("What has another shape than its parameter cannot be in a stack: it would be spread along another axis.")
         asked = Ops(weight=weight, lengths=lengths)
         asked.remembers = False
-        return asked.forward(net, p, x, 0)[0], cache[0]
+        return asked.forward(net, p, x, 0)[0]
 
     if not has_backward(net):
         return Trial(False)
     try:
-        program, (_, caches) = jax.make_jaxpr(run, return_shape=True)(p, x, batch.weight, batch.lengths)
+        program = jax.make_jaxpr(run)(p, x, batch.weight, batch.lengths)
     except Exception:
         return Trial(False)
-    numbers = sum(a.size for a in jax.tree.leaves(caches)) // net.times
-    return Trial(True, numbers, HIDDEN.isdisjoint(operations(program.eqns)))
+    return Trial(True, HIDDEN.isdisjoint(operations(program.eqns)))
 
 
 def operations(all_of: Iterable[Any]) -> Iterator[str]:

@@ -1,0 +1,110 @@
+"""Loops over equal blocks in a CPU's training steps (engines/jax_loop.py)."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+import pellucid as pc
+from pellucid.engines import choose, has_gpu, jax_cut, jax_loop, stack
+from pellucid.training.loop import Plan, plan_of
+from pellucid.training.step import State
+
+from .test_stack import ROWS, WIDTH, chain, engine, fitted, rows, same
+
+pytestmark = pytest.mark.skipif(has_gpu(), reason="a GPU scans")
+SGD = pc.SGD(0.01)
+NESTED = [  # blocks with a loop in them
+    (pc.Repeat(pc.Linear(WIDTH) >> pc.Tanh(), 18), pc.Linear(WIDTH)),
+    (pc.Linear(WIDTH), pc.Identity() + pc.Repeat(pc.Linear(WIDTH, bias=False) >> pc.Tanh(), 20)),
+]
+
+
+@pytest.fixture(autouse=True)
+def short_runs(monkeypatch):
+    stack.with_stacks.cache_clear()
+    monkeypatch.setattr(stack, "LEAST", 3)
+    monkeypatch.setattr(stack, "MANY", 1)
+
+
+def steps(net, units=WIDTH, optimizer=SGD):
+    """The program of two steps of 8 rows, as it is traced."""
+    model = pc.Network(net, (units,), "softmax_cross_entropy", dtype="float32")
+    state = State(model.params, optimizer.slots(model.params), optimizer.numbers("float32"), np.int32(0), np.uint32(0))
+    batch = model.as_batch(np.zeros((16, units)), np.arange(16) % 3)
+    state = engine.stack(net, model.loss, optimizer.kind(), state, batch, 8)
+    plan = Plan(*plan_of(np.arange(16), 8), np.full(2, 0.01, np.float32), np.int32(2))
+    return jax.make_jaxpr(jax_loop.steps, static_argnums=(0, 1, 2))(net, model.loss, optimizer.kind(), state, batch, plan).jaxpr
+
+
+def loops(program):
+    return [equation for equation in program.eqns if equation.primitive.name == "while"]
+
+
+def body(loop):
+    return loop.params["body_jaxpr"].jaxpr
+
+
+def ahead_and_back(program):
+    (outer,) = loops(program)
+    return body(outer), loops(body(outer))
+
+
+def test_turns_write_over_what_those_of_the_step_before_have_left():
+    step, both = ahead_and_back(steps(chain((pc.Linear(WIDTH), pc.ReLU()), 5)))
+    assert len(both) == 2
+    for loop in both:
+        written = [v for v in loop.invars[len(loop.invars) - len(body(loop).outvars) :] if v.aval.shape == (5, 8, WIDTH)]
+        assert written
+        assert set(written) <= set(step.invars)
+        assert {v for v in loop.outvars if v.aval.shape == (5, 8, WIDTH)} <= set(step.outvars)
+
+
+@pytest.mark.parametrize(
+    ("activation", "expected"),
+    [(pc.ReLU(), 2), (pc.LeakyReLU(), 2), (pc.Identity(), 1)],  # what a block begins with, and y, z, or nothing
+    ids=repr,
+)
+def test_what_nobody_reads_is_not_written(activation, expected):
+    _, (ahead, _) = ahead_and_back(steps(chain((pc.Linear(WIDTH), activation), 5)))
+    assert sum(v.aval.shape == (5, 8, WIDTH) for v in body(ahead).outvars) == expected
+
+
+def test_matrices_for_products_are_cut_out_of_one_long_row():
+    for loop in ahead_and_back(steps(chain((pc.Linear(WIDTH), pc.Tanh()), 5)))[1]:
+        cut = [e for e in body(loop).eqns if e.primitive.name == "dynamic_slice" and e.invars[0].aval.size == 5 * WIDTH**2]
+        assert [e.invars[0].aval.ndim for e in cut] == [1]
+
+
+@pytest.mark.parametrize("block", NESTED, ids=["repeat", "residual"])
+def test_a_loop_in_a_turn_of_another_learns_what_numpy_learns(block, monkeypatch):
+    net = chain(block, 4)
+    in_turns, on_numpy = fitted(net, SGD, epochs=4), fitted(net, SGD, epochs=4, name="numpy")
+    same(in_turns, on_numpy, 1e-10)
+    seen, train = [], jax_cut.train
+    for name, value in {"HALF": 1, "STACKED": 0.0, "WORTH": (0.0, np.inf)}.items():
+        monkeypatch.setattr(choose, name, value)
+    monkeypatch.setattr(jax_cut, "train", lambda *args: seen.append(args) or train(*args))
+    stack.with_stacks.cache_clear()
+    same(fitted(net, SGD, epochs=4), on_numpy, 1e-10)  # in halves
+    assert seen
+
+
+def test_stacks_of_recurrent_layers_learn_what_numpy_learns():
+    X = np.random.default_rng(0).normal(size=(ROWS, 9, WIDTH))
+    net = pc.Chain(*(pc.RNN(WIDTH, outputs="every"), pc.Tanh()) * 5, pc.GlobalAvgPool(), pc.Linear(3))
+    models = [pc.Network(net, X.shape[1:], "softmax_cross_entropy", dtype="float64") for _ in range(2)]
+    for model, name in zip(models, ("jax", "numpy"), strict=True):
+        model.fit(X, rows()[1], epochs=3, batch_size=7, optimizer=SGD, engine=name, progress=False, lengths=np.arange(ROWS) % 9 + 1)
+    same(*models, 1e-10)
+
+
+@pytest.mark.parametrize(("units", "expected"), [(4, "chunk"), (300, "wide_chunk")])
+def test_operations_on_large_matrices_are_shared_out(units, expected, monkeypatch):
+    used = []
+    for name, made in (("chunk", jax_loop.chunk), ("wide_chunk", jax_loop.wide_chunk)):
+        monkeypatch.setattr(jax_loop, name, lambda *args, name=name, made=made: used.append(name) or made(*args))
+    model = pc.Network(chain((pc.Linear(units), pc.ReLU()), 3), (units,), "softmax_cross_entropy")
+    model.fit(np.ones((8, units), np.float32), np.arange(8) % 3, epochs=1, engine="jax", progress=False)
+    assert used == [expected]
