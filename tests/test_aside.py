@@ -50,7 +50,7 @@ def stacked(net, size, units=WIDTH, optimizer=SGD):
 def half(*args):
     """How many rows go through the stacks at once, beside others; 0 where all do, or nothing is stacked."""
     params = stacked(*args)[0].params
-    return params.half if stack.is_stacked(params) else 0
+    return params.rows if stack.is_stacked(params) else 0
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=repr)
@@ -109,7 +109,7 @@ def test_the_program_of_halves_does_not_grow_with_depth():
         net, optimizer = chain((pc.Linear(64), pc.ReLU()), depth), pc.Adam(0.01)
         state, model, batch = stacked(net, 128, 64, optimizer)
         plan = Plan(*plan_of(np.arange(256), 128), np.full(2, 0.01, np.float32), np.int32(2))
-        program = jax_cut.chunk.lower(net, model.loss, optimizer.kind(), state.params.half, True, state, batch, plan)
+        program = jax_cut.chunk.lower(net, model.loss, optimizer.kind(), state.params.rows, True, state, batch, plan)
         counts.append(program.as_text().count("\n"))
     assert counts[0] == counts[1] == counts[2]
 

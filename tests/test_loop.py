@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import pellucid as pc
-from pellucid.engines import choose, has_gpu, jax_cut, jax_loop, stack
+from pellucid.engines import choose, has_gpu, jax_cut, jax_loop, jax_parts, stack
 from pellucid.training.loop import Plan, plan_of
 from pellucid.training.step import State
 
@@ -15,6 +15,7 @@ from .test_stack import ROWS, WIDTH, chain, engine, fitted, rows, same
 
 pytestmark = pytest.mark.skipif(has_gpu(), reason="a GPU scans")
 SGD = pc.SGD(0.01)
+IMAGES = (pc.Identity() + (pc.Conv2d(2, 3, padding="same") >> pc.Tanh() >> pc.Conv2d(2, 3, padding="same")),)
 NESTED = [  # blocks with a loop in them
     (pc.Repeat(pc.Linear(WIDTH) >> pc.Tanh(), 18), pc.Linear(WIDTH)),
     (pc.Linear(WIDTH), pc.Identity() + pc.Repeat(pc.Linear(WIDTH, bias=False) >> pc.Tanh(), 20)),
@@ -91,13 +92,30 @@ def test_a_loop_in_a_turn_of_another_learns_what_numpy_learns(block, monkeypatch
     assert seen
 
 
-def test_stacks_of_recurrent_layers_learn_what_numpy_learns():
-    X = np.random.default_rng(0).normal(size=(ROWS, 9, WIDTH))
-    net = pc.Chain(*(pc.RNN(WIDTH, outputs="every"), pc.Tanh()) * 5, pc.GlobalAvgPool(), pc.Linear(3))
-    models = [pc.Network(net, X.shape[1:], "softmax_cross_entropy", dtype="float64") for _ in range(2)]
+@pytest.mark.parametrize("cut", [False, True], ids=["whole", "in parts"])
+@pytest.mark.parametrize("recurrent", [False, True], ids=["images", "sequences"])
+def test_stacks_of_convolutions_and_recurrent_layers_learn_what_numpy_learns(recurrent, cut, monkeypatch):
+    """Mini-batches of 7 go through all at once, or, which these small ones have to be made to, in parts of 4 and 3 rows."""
+    parts, seen = jax_parts if recurrent else jax_cut, []
+    monkeypatch.setattr(parts, "train", lambda *args, train=parts.train: seen.append(args) or train(*args))
+    for module, name, value in (
+        (jax_parts, "ROWS", 4),
+        (jax_parts, "SECONDS", 1e-12),
+        (choose, "CUT", {0.0: 2}),
+        (choose, "LEAST_ROWS", 1),
+        (choose, "SHARE", np.inf),
+    ) * cut:
+        monkeypatch.setattr(module, name, value)
+    block, shape = ((pc.RNN(WIDTH, outputs="every"), pc.Tanh()), (9, WIDTH)) if recurrent else (IMAGES, (5, 5, 2))
+    X, y = np.random.default_rng(0).normal(size=(ROWS, *shape)), rows()[1]
+    net = pc.Chain(*block * 5, pc.GlobalAvgPool(), pc.Dropout(0.2), pc.Linear(3))
+    models = [pc.Network(net, shape, "softmax_cross_entropy", dtype="float64") for _ in range(2)]
     for model, name in zip(models, ("jax", "numpy"), strict=True):
-        model.fit(X, rows()[1], epochs=3, batch_size=7, optimizer=SGD, engine=name, progress=False, lengths=np.arange(ROWS) % 9 + 1)
+        lengths = {"lengths": np.arange(ROWS) % 9 + 1} if recurrent else {}
+        model.fit(X, y, epochs=3, batch_size=7, optimizer=pc.Adam(0.001), engine=name, progress=False, **lengths)
     same(*models, 1e-10)
+    assert bool(seen) is cut
+    assert all(stack.is_stacked(state.params) and rows == 4 for _, _, _, state, _, _, rows in seen)
 
 
 @pytest.mark.parametrize(("units", "expected"), [(4, "chunk"), (300, "wide_chunk")])

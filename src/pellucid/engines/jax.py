@@ -192,12 +192,12 @@ def get(tree: Any) -> Any:
 
 def stack(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, size: int) -> Any:
     """The state as `train` takes it for batches of `size` rows of the data: long runs of equal blocks are stacked (see stack.py)."""
-    if rows_of_part(net, loss, optimizer, state.params, data, size):
-        return state  # parts side by side gain more
-    deep = on_cpu() and jax_parts.can_be_cut(net, loss, optimizer) and not (is_recurrent(net) or jax_parts.convolves(net))
-    half = rows_of_half(net, state.params, size, data) if deep else 0
+    rows = rows_of_part(net, loss, optimizer, state.params, data, size)
+    simple = on_cpu() and jax_parts.can_be_cut(net, loss, optimizer) and not (is_recurrent(net) or jax_parts.convolves(net))
+    aside = simple and not rows
+    rows = rows_of_half(net, state.params, size, data) if aside else rows
     batch = jax.tree.map(lambda a: jax.ShapeDtypeStruct((size, *a.shape[1:]), a.dtype), data)
-    return stacks.stack(JaxOps, net, optimizer, state, batch, math.ceil(len(data.weight) / size), half)
+    return stacks.stack(JaxOps, net, optimizer, state, batch, math.ceil(len(data.weight) / size), rows, aside)
 
 
 def rows_of_part(net: Any, loss: Any, optimizer: Any, params: Any, data: Batch, size: int) -> int:
@@ -233,7 +233,7 @@ def known_before(data: Batch, plan: Any) -> Batch | None:
 def train(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: Any) -> tuple[Any, Any, Any]:
     """Run the plan's training steps; returns the new state, one row of sums per step, and whether all is finite."""
     params, finite = state.params, None
-    rows = params.half if is_stacked(params) else rows_of_part(net, loss, optimizer, params, data, plan.rows.shape[1])
+    rows = params.rows if is_stacked(params) else rows_of_part(net, loss, optimizer, params, data, plan.rows.shape[1])
     if not rows and on_cpu() and is_stacked(params):
         from . import jax_loop
 

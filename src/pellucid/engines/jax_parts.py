@@ -31,6 +31,7 @@ from ..tree import leaves
 from . import LOCAL, cores, started
 from . import jax as engine
 from .choose import JAX, predict_work, remembered_uses
+from .stack import is_stacked, unwrapped
 
 __all__ = ["can_be_cut", "convolves", "rows_of_part", "train"]
 
@@ -99,6 +100,7 @@ def starters() -> list[ThreadPoolExecutor]:
 def part(net: Any, loss: Any, rows: int, params: Any, seed: Any, step: Any, data: Batch, plan: Any, place: Any) -> tuple[Any, Any]:
     """The mean gradients of one part of a mini-batch, and its row of sums. Its place: which step, which part."""
     i, k = place
+    net, params = (params.net, params.tree) if is_stacked(params) else (net, params)
     return mean_gradients(engine.JaxOps(seed=seed, step=step), net, loss, params, engine.batch_of(data, plan, i, k * rows, rows), k * rows)
 
 
@@ -114,10 +116,12 @@ def mean_gradients(ops: Any, net: Any, loss: Any, params: Any, batch: Batch, fir
 @functools.partial(jax.jit, static_argnames=("optimizer",))
 def joined(optimizer: Any, state: Any, parts: list[Any], data: Batch, plan: Any, i: Any, table: Any) -> tuple[Any, Any]:
     """The update that ends a step, from the gradients of all parts and the weights of all rows."""
+    form, (_, state) = jax.tree.structure(state), unwrapped(None, state)
     row = sum(row for _, row in parts)
     shares = [one[0] / row[0] for _, one in parts]
     grads = jax.tree.map(lambda *g: sum(a * share for a, share in zip(g, shares, strict=True)), *(g for g, _ in parts))
     batch = engine.batch_of(data, plan, i)
     ops = engine.JaxOps(training=True, seed=state.seed, step=state.step, weight=batch.weight, lengths=batch.lengths)
     state, value = updated(ops, optimizer, state, row[1] / row[0], grads, plan.rates[i])
-    return state, lax.dynamic_update_index_in_dim(table, row.at[1].set(value * row[0]), i, 0)
+    table = lax.dynamic_update_index_in_dim(table, row.at[1].set(value * row[0]), i, 0)
+    return jax.tree.unflatten(form, jax.tree.leaves(state)), table

@@ -84,23 +84,24 @@ class Gone(Layer):
         return dy, {}
 
 
-@functools.partial(jax.tree_util.register_dataclass, data_fields=["tree"], meta_fields=["net", "half"])
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["tree"], meta_fields=["net", "rows"])
 @dataclass
 class Stacked:
     """Parameters, or the optimizer's memory of them, as `net` has them: the network with stacks in it.
 
-    Where two halves of a mini-batch are to go through it side by side, `half` is the number of rows of one.
+    `rows` of a mini-batch go through it at once, beside others; 0 where all do.
     """
 
     tree: Any
     net: Any
-    half: int
+    rows: int
 
 
-def stack(Ops: Any, net: Layer, optimizer: Any, state: Any, batch: Any, steps: int, half: int = 0) -> Any:
+def stack(Ops: Any, net: Layer, optimizer: Any, state: Any, batch: Any, steps: int, rows: int = 0, aside: bool = False) -> Any:
     """The state, stacked where a chain holds a long run of equal blocks; `batch` are the shapes of one of an epoch's `steps`.
 
-    Halves of so many rows, where there are any, go through stacks side by side, which takes less time than the blocks one by one.
+    So many rows, if any, are to go through the network at once. With `aside` they are halves of a batch, which can go side by side through
+    some stacks only: if there are none, all rows go at once.
     """
     if not optimizer.entrywise or type(optimizer).penalise is not Optimizer.penalise:
         return state  # it may look at whole arrays, or at places
@@ -115,10 +116,10 @@ def stack(Ops: Any, net: Layer, optimizer: Any, state: Any, batch: Any, steps: i
         settings: Any = jax.config
         return with_stacks(Ops, net, tree, shapes, batch, spare, aside, settings.jax_default_matmul_precision)
 
-    new = stacked(0, aside=True) if half else net
+    new = stacked(0, aside) if rows and aside else net
     if new == net or written_out(new) > DEEP:
-        new, half = stacked(spare), 0
-    return state if new == net else state._replace(params=join(new, state.params, half), slots=join(new, state.slots, half))
+        new, rows = stacked(spare), 0 if aside else rows
+    return state if new == net else state._replace(params=join(new, state.params, rows), slots=join(new, state.slots, rows))
 
 
 def written_out(net: Layer) -> int:
@@ -258,7 +259,7 @@ def operations(all_of: Iterable[Any]) -> Iterator[str]:
         yield from operations(one.params["jaxpr"].eqns) if one.primitive.name == "scan" else [one.primitive.name]
 
 
-def join(net: Any, tree: Any, half: int = 0) -> Stacked:
+def join(net: Any, tree: Any, rows: int = 0) -> Stacked:
     """A tree of parameters, or of the optimizer's memory, as the network with stacks has it."""
 
     def walk(net: Any, tree: Any) -> Any:
@@ -274,7 +275,7 @@ def join(net: Any, tree: Any, half: int = 0) -> Stacked:
                 parts.append({} if type(layer) is Gone else walk(layer, tree[i]))
         return tuple(parts)
 
-    return Stacked(walk(net, tree), net, half)
+    return Stacked(walk(net, tree), net, rows)
 
 
 def split(net: Any, tree: Any) -> Any:
