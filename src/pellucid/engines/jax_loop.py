@@ -107,12 +107,12 @@ class Looping(engine.JaxOps):
 
 
 def reader(program: Any, v: Any, stack: Any) -> Callable[[Any], Any]:
-    """What gives a variable of a turn its value out of the stack; None where nobody asks for it."""
+    """What gives a variable of a turn its value out of the stack, or zeros where nobody asks for it."""
     users = {equation.primitive.name for equation in program.eqns if any(v is u for u in equation.invars)}
     shape, size = v.aval.shape, v.aval.size
     if not users and not any(v is u for u in program.outvars):
         return lambda k: jnp.zeros(shape, v.aval.dtype)
-    if v.aval.ndim > 1 and users <= PRODUCTS:
+    if v.aval.ndim > 1 and users <= PRODUCTS and stack.size < 2**31:
         row = stack.reshape(-1)
         return lambda k: lax.dynamic_slice(row, (k * np.uint32(size),), (size,)).reshape(shape)
     return lambda k: lax.dynamic_index_in_dim(stack, k, keepdims=False)
