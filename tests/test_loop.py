@@ -126,3 +126,13 @@ def test_operations_on_large_matrices_are_shared_out(units, expected, monkeypatc
     model = pc.Network(chain((pc.Linear(units), pc.ReLU()), 3), (units,), "softmax_cross_entropy")
     model.fit(np.ones((8, units), np.float32), np.arange(8) % 3, epochs=1, engine="jax", progress=False)
     assert used == [expected]
+
+
+def test_a_stack_learns_the_same_where_jax_is_told_not_to_compile():
+    net = chain((pc.Linear(WIDTH), pc.Tanh()), 3)
+    jax.config.update("jax_disable_jit", True)
+    try:
+        plain = fitted(net, SGD, epochs=1)
+    finally:
+        jax.config.update("jax_disable_jit", False)
+    same(plain, fitted(net, SGD, epochs=1), 1e-12)

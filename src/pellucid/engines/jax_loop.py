@@ -43,6 +43,7 @@ def steps(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: An
     """As the engine's `chunk`."""
     form = jax.tree.structure(state)
     net, state = unwrapped(net, state)
+    state, data, plan = jax.tree.map(jnp.asarray, (state, data, plan))  # where JAX is told not to compile, they are not its own
 
     def step(i: Any, carry: Any, before: Any = None) -> tuple[Any, list[Any]]:
         (state, sums), loops = carry, list[Any]()
