@@ -11,7 +11,7 @@ import jax
 import pytest
 
 import pellucid as pc
-from pellucid.engines import again, programs
+from pellucid.engines import again, jax_cut, jax_loop, programs
 from pellucid.engines import jax as engine
 from pellucid.engines.cache import cache_folder
 from pellucid.layers import activations
@@ -108,7 +108,11 @@ CHANGES = [  # in what is changed, its name, what it becomes, and whether that i
 
 def test_a_program_has_another_name_for_all_that_it_depends_on(monkeypatch):
     names = [name_of(), name_of(pc.Linear(4)), name_of(shape=(5, 3)), name_of(double=True), name_of(precision="float32")]
-    names.append(name_of(made_by=engine.evaluate))
+    names += [name_of(made_by=one) for one in (engine.evaluate, jax_cut.chunk, jax_loop.chunk, jax_loop.wide_chunk)]
+    with monkeypatch.context() as there:  # what the last three are traced from, too
+        there.setattr(jax_loop, "PRODUCTS", set())
+        assert name_of() == names[0]
+        names += [name_of(made_by=one) for one in (jax_cut.chunk, jax_loop.chunk, jax_loop.wide_chunk)]
     for flags in ("--xla_cpu_enable_fast_math=true", "flags.txt"):
         with monkeypatch.context() as there:
             there.setitem(programs.FLAGS, "XLA_FLAGS", flags)

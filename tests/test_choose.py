@@ -51,6 +51,11 @@ def test_more_work_is_never_predicted_to_take_less_time(width, batch, hidden):
         assert more.chunk <= now.chunk
 
 
+def test_a_deep_network_is_predicted_to_compile_as_soon_as_one_half_as_deep():
+    a, b, c = (predict_work(model.net, model.params, 1).compile for model in (mlp(8, *[8] * hidden, 3) for hidden in (4, 32, 64)))
+    assert a < b == c
+
+
 def test_a_network_without_weights_has_a_prediction():
     work = predict_work(pc.Tanh(), {}, 8)
     assert math.isfinite(work.numpy)

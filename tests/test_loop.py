@@ -114,6 +114,16 @@ def test_stacks_of_convolutions_and_recurrent_layers_learn_what_numpy_learns(rec
     assert all(stack.is_stacked(state.params) and rows == 4 for _, _, _, state, _, _, rows in seen)
 
 
+@pytest.mark.parametrize(("blocks", "expected"), [(2**15 - 1, True), (2**15, False)])
+def test_a_row_too_long_for_its_places_is_not_made(blocks, expected):
+    """A place is counted in 32 bits."""
+    W, x = jax.ShapeDtypeStruct((256, 256), np.float32), jax.ShapeDtypeStruct((8, 256), np.float32)
+    program = jax.make_jaxpr(lambda W, x: x @ W)(W, x).jaxpr
+    stack = jax.ShapeDtypeStruct((blocks, *W.shape), W.dtype)
+    read = jax.make_jaxpr(lambda stack, k: jax_loop.reader(program, program.invars[0], stack)(k))(stack, np.uint32(0))
+    assert any(v.aval.shape == (stack.size,) for e in read.jaxpr.eqns for v in e.outvars) is expected
+
+
 @pytest.mark.parametrize(("units", "expected"), [(4, "chunk"), (300, "wide_chunk")])
 def test_operations_on_large_matrices_are_shared_out(units, expected, monkeypatch):
     used = []

@@ -193,8 +193,8 @@ def get(tree: Any) -> Any:
 def stack(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, size: int) -> Any:
     """The state as `train` takes it for batches of `size` rows of the data: long runs of equal blocks are stacked (see stack.py)."""
     rows = rows_of_part(net, loss, optimizer, state.params, data, size)
-    simple = on_cpu() and jax_parts.can_be_cut(net, loss, optimizer) and not (is_recurrent(net) or jax_parts.convolves(net))
-    aside = simple and not rows
+    dense = not (is_recurrent(net) or jax_parts.convolves(net))
+    aside = on_cpu() and not rows and dense and jax_parts.can_be_cut(net, loss, optimizer)
     rows = rows_of_half(net, state.params, size, data) if aside else rows
     batch = jax.tree.map(lambda a: jax.ShapeDtypeStruct((size, *a.shape[1:]), a.dtype), data)
     return stacks.stack(JaxOps, net, optimizer, state, batch, math.ceil(len(data.weight) / size), rows, aside)
