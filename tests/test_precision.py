@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import numpy as np
 import pytest
 
 import pellucid as pc
 from pellucid.engines import get_engine
+from pellucid.training.step import Plan, State
 from pellucid.tree import leaves
 
 JAX = get_engine("jax")
@@ -97,3 +100,18 @@ def test_loops_in_blocks_take_every_step_once_and_in_order(count, unroll, monkey
     for i in range(count):
         expected = (expected * 3 + i) % 2**32
     assert int(carry) == expected
+
+
+@pytest.mark.parametrize(("layers", "steps", "expected"), [(4, 256, JAX.UNROLL), (4, 255, 1), (5, 256, 1)])
+def test_several_short_steps_are_a_turn_where_there_are_many(layers, steps, expected, monkeypatch):
+    """Of 9 layers and more, one by one they take less time on a GPU, and half as long to compile."""
+    turns, repeat = [], JAX.repeat
+    monkeypatch.setattr(JAX, "on_cpu", lambda: False)
+    monkeypatch.setattr(JAX, "run_steps", lambda *args: None)  # not as one kernel
+    monkeypatch.setattr(JAX, "repeat", lambda *args: turns.append(args[-1]) or repeat(*args))
+    net, optimizer = pc.Chain(*(pc.Linear(6), pc.Tanh()) * (layers - 1), pc.Linear(6), pc.Linear(3)), pc.SGD(0.1)
+    model = pc.Network(net, (6,), "softmax_cross_entropy")
+    state = State(model.params, optimizer.slots(model.params), optimizer.numbers("float32"), np.int32(0), np.uint32(0))
+    plan = Plan(np.zeros((steps, 4), np.int32), np.full(steps, 4, np.int32), np.full(steps, 0.1, np.float32), np.int32(steps))
+    jax.eval_shape(functools.partial(JAX.chunk.__wrapped__, net, model.loss, optimizer.kind()), state, model.as_batch(*data((6,))), plan)
+    assert turns == [expected]

@@ -27,7 +27,9 @@ GPU = {"step": 4e-6, "layer": 4.5e-6, "row": 0.0, "output": 2e-11, "product": 1 
 GPU |= {"convolution": 3 / 40e12, "scan": 10 / 40e12}
 NUMPY_READ = 1.1e-9  # per weight: with small batches the products wait for memory, not for arithmetic
 COMPILE, COMPILE_PER_LAYER, IMPORT_JAX, START_GPU = 0.45, 0.015, 0.5, 1.0
-LONGEST = 32  # layers that a program holds: more of them are equal blocks in a loop, as a rule
+# Layers that a program for a CPU and one for a GPU holds: more of them in a run of equal blocks are a loop (stack.py). Fewer compile almost
+# as soon one by one, and a step takes up to a third less time.
+LONGEST = 32, 48
 START = 0.005  # of a program that is compiled already
 SCAN_CALLS = 4  # a step of a scan is called like this many layers
 TARGET, LONG = 0.1, 2.0  # seconds of work in a compiled chunk, about; and the most that 32 steps may take
@@ -81,7 +83,7 @@ def predict_work(net: Layer, params: Any, batch: int, data: Batch | None = None)
     arrays = (numpy - calls + NUMPY["output"] * batch * used["other"]) * (1 if data is None else data.weight.dtype.itemsize / 4)
     parts = 1 if has_gpu() or used["scan"] else parts_of(count(net), sizes, batch, jax, convolves=bool(used["convolution"]))
     cutting = COMPILE_PART * min(parts, AT_ONCE) if used["convolution"] else COMPILE_HALVES
-    compile = COMPILE + COMPILE_PER_LAYER * min(count(net), LONGEST) + cutting * (parts > 1)
+    compile = COMPILE + COMPILE_PER_LAYER * min(count(net), LONGEST[has_gpu()]) + cutting * (parts > 1)
     return Work(numpy, jax, compile + (0 if "jax" in sys.modules else IMPORT_JAX) + START_GPU * has_gpu(), parts, calls / (calls + arrays))
 
 

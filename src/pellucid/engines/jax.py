@@ -20,7 +20,7 @@ from ..training.step import Batch, Plan, State, all_finite, evaluation_step, gra
 from . import jax_conv, jax_parts
 from . import stack as stacks
 from .again import in_turns
-from .choose import rows_of_half
+from .choose import count, rows_of_half
 from .jax_conv import on_cpu
 from .jax_kernel import scan_rows
 from .jax_whole import refused, run_steps, with_kernels
@@ -51,8 +51,8 @@ def options() -> dict[str, Any] | None:
 
 OPTIONS = options()
 
-# On a GPU: training steps in a loop of fixed length, in one turn of it, how many there are when they are short; steps of a scan in one turn
-BLOCK, UNROLL, MANY, SCAN = 32, 4, 256, 16
+# On a GPU: training steps in a loop of fixed length; in one turn of it, if there are so many of so few layers; steps of a scan in one turn
+BLOCK, UNROLL, MANY, FEW, SCAN = 32, 4, 256, 8, 16
 LARGE = 512  # rows and columns of a large matrix
 
 
@@ -197,7 +197,7 @@ def stack(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, size: in
     aside = on_cpu() and not rows and dense and jax_parts.can_be_cut(net, loss, optimizer)
     rows = rows_of_half(net, state.params, size, data) if aside else rows
     batch = jax.tree.map(lambda a: jax.ShapeDtypeStruct((size, *a.shape[1:]), a.dtype), data)
-    return stacks.stack(JaxOps, net, optimizer, state, batch, math.ceil(len(data.weight) / size), rows, aside)
+    return stacks.stack(JaxOps, net, optimizer, state, batch, rows, aside)
 
 
 def rows_of_part(net: Any, loss: Any, optimizer: Any, params: Any, data: Batch, size: int) -> int:
@@ -267,7 +267,7 @@ def chunk(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: An
 
     The number of steps is data, not shape: a short last chunk runs in the program of the full ones.
     """
-    form, params = jax.tree.structure(state), state.params
+    form = jax.tree.structure(state)
     net, state = unwrapped(net, state)
     # the loop carries narrow matrices turned round, as their gradients come; of single rows they come as they are
     turned = jax.tree.map(lambda a: on_cpu() and plan.rows.shape[1] > 1 and is_narrow(*a.shape), state)
@@ -286,8 +286,8 @@ def chunk(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: An
     if known and (net, loss, optimizer) not in refused and (found := run_steps(whole, state, data, known, plan)):
         state, sums = found
     else:
-        # a turn of one step compiles sooner, and takes as long where a step is a loop itself
-        several = UNROLL if len(plan.rows) >= MANY and not (is_stacked(params) or is_recurrent(net)) else 1
+        # a turn of one step compiles sooner, and long steps take no more time in it
+        several = UNROLL if len(plan.rows) >= MANY and count(net) <= FEW and not is_recurrent(net) else 1
         state, sums = repeat(plan.count, step, (turn(state, in_rows), sums), several)
         state = turn(state)
     return jax.tree.unflatten(form, jax.tree.leaves(state)), sums, all_finite(jnp, sums, state.params) if checks else None

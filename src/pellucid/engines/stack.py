@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ from ..optimizers import Optimizer
 from ..settings import is_ours
 from ..tree import at, leaves
 from .again import has_backward, refuse_other_lengths, run_blocks
-from .choose import DEEP, count
+from .choose import DEEP, LONGEST, count
 from .jax_conv import on_cpu
 from .jax_whole import equations
 from .late import scan_apart
@@ -30,12 +30,6 @@ from .late import scan_apart
 __all__ = ["apart", "is_stacked", "stack", "unwrapped"]
 
 LEAST = 8  # blocks in a run
-# On a CPU, layers in a run: fewer compile almost as soon one by one, and a step takes up to a third less time (docs/architecture.md)
-MANY = 32
-# On a GPU, in seconds, measured: what a layer takes to compile, once and once more for each array that the optimizer keeps of a parameter;
-# how much longer a stacked step takes for each layer and each parameter in a large array; and the epochs of a usual fit: one
-# that is continued, or repeated, must be decided alike.
-COMPILE, LAYER, PARAMETER, EPOCHS, LARGE = 0.013, -1.5e-6, 9e-12, 60, 128 * 128
 COMBINATORS = Chain, Concat, Product, Sum
 # Operations that XLA takes apart on a CPU. What it has in between lies where another half's may lie, which would wait for it then.
 HIDDEN = {"reduce_max", "reduce_min", "argmax", "argmin", "sort", "gather", "scatter-add", "cumsum", "concatenate", "pad"}
@@ -97,28 +91,26 @@ class Stacked:
     rows: int
 
 
-def stack(Ops: Any, net: Layer, optimizer: Any, state: Any, batch: Any, steps: int, rows: int = 0, aside: bool = False) -> Any:
-    """The state, stacked where a chain holds a long run of equal blocks; `batch` are the shapes of one of an epoch's `steps`.
+def stack(Ops: Any, net: Layer, optimizer: Any, state: Any, batch: Any, rows: int = 0, aside: bool = False) -> Any:
+    """The state, stacked where a chain holds a long run of equal blocks; `batch` are the shapes of a mini-batch.
 
     So many rows, if any, are to go through the network at once. With `aside` they are halves of a batch, which can go side by side through
     some stacks only: if there are none, all rows go at once.
     """
     if not optimizer.entrywise or type(optimizer).penalise is not Optimizer.penalise:
         return state  # it may look at whole arrays, or at places
-    arrays = 1 + len(jax.tree.leaves(state.slots)) // max(1, len(jax.tree.leaves(state.params)))
-    spare = MANY if on_cpu() else COMPILE * arrays / (EPOCHS * steps)
 
-    def stacked(spare: float, aside: bool = False) -> Layer:
-        if not repeats(net, state.params, spare):
+    def stacked(many: int, aside: bool = False) -> Layer:
+        if not repeats(net, state.params, many):
             return net
         params, tree = jax.tree.flatten(state.params)
         shapes = tuple(ShapeDtypeStruct(a.shape, a.dtype) for a in params)
         settings: Any = jax.config
-        return with_stacks(Ops, net, tree, shapes, batch, spare, aside, settings.jax_default_matmul_precision)
+        return with_stacks(Ops, net, tree, shapes, batch, many, aside, settings.jax_default_matmul_precision)
 
     new = stacked(0, aside) if rows and aside else net
     if new == net or written_out(new) > DEEP:
-        new, rows = stacked(spare), 0 if aside else rows
+        new, rows = stacked(LONGEST[not on_cpu()]), 0 if aside else rows
     return state if new == net else state._replace(params=join(new, state.params, rows), slots=join(new, state.slots, rows))
 
 
@@ -128,8 +120,8 @@ def written_out(net: Layer) -> int:
 
 
 @functools.lru_cache(256)
-def with_stacks(Ops: Any, net: Layer, tree: Any, shapes: tuple[Any, ...], batch: Any, spare: float, aside: bool, precision: Any) -> Layer:
-    """The network with stacks in it; `aside`: of those that halves of a mini-batch can go through side by side.
+def with_stacks(Ops: Any, net: Layer, tree: Any, shapes: tuple[Any, ...], batch: Any, many: int, aside: bool, precision: Any) -> Layer:
+    """The network with stacks of so many layers and more in it; `aside`: of those that halves of a mini-batch can go through side by side.
 
     It depends on no more than this: later fits need not try again.
     """
@@ -154,7 +146,7 @@ def with_stacks(Ops: Any, net: Layer, tree: Any, shapes: tuple[Any, ...], batch:
             return net
         layers: list[Layer] = []
         kinds = kinds_of(net, p)
-        runs = runs_of(kinds, spare) if type(net) is Chain else [(0, 0)] * len(kinds)
+        runs = runs_of(kinds, many) if type(net) is Chain else [(0, 0)] * len(kinds)
         while (i := len(layers)) < len(kinds):
             width, times = runs[i]
             if times and stacks(block := tuple(kinds[i : i + width]), x):
@@ -194,10 +186,10 @@ def kinds_of(net: Any, params: Any) -> list[Kind]:
     return kinds
 
 
-def runs_of(kinds: list[Kind], spare: float) -> list[tuple[int, int]]:
+def runs_of(kinds: list[Kind], many: int) -> list[tuple[int, int]]:
     """For every layer: of how many layers is the block that, over and over, goes furthest from there, and how many times.
 
-    (0, 0) where it is not worth a stack.
+    (0, 0) where these are fewer than `many` layers, or have no parameters.
     """
     numbers: dict[Kind, int] = {}
     codes = np.array([numbers.setdefault(kind, len(numbers)) for kind in kinds])
@@ -207,25 +199,18 @@ def runs_of(kinds: list[Kind], spare: float) -> list[tuple[int, int]]:
         places = np.arange(ends[-1])
         times = 1 + (ends[np.searchsorted(ends, places)] - places) // width
         for i in np.flatnonzero(times >= LEAST):
-            if times[i] * width > math.prod(best[i]) and pays(kinds[i : i + width], int(times[i]), spare):
+            block, enough = kinds[i : i + width], times[i] * width > math.prod(best[i])
+            if enough and any(kind.shapes for kind in block) and times[i] * sum(count(kind.layer) for kind in block) >= many:
                 best[i] = width, int(times[i])
     return best
 
 
-def pays(block: Sequence[Kind], times: int, spare: float) -> bool:
-    """Whether to stack a block that repeats so many times: on a CPU with `spare` layers or more, on a GPU if none takes so much longer."""
-    sizes, layers = [a.size for kind in block for a in kind.shapes], sum(count(kind.layer) for kind in block)
-    if on_cpu():
-        return bool(sizes) and times * layers >= spare
-    return bool(sizes) and LAYER * layers + PARAMETER * sum(size for size in sizes if size > LARGE) <= spare * layers
-
-
-def repeats(net: Any, p: Any, spare: float) -> bool:
+def repeats(net: Any, p: Any, many: int) -> bool:
     """Whether there is a run to try; this looks at settings and shapes alone."""
     if type(net) not in COMBINATORS:
         return False
     kinds = kinds_of(net, p) if type(net) is Chain and len(net.layers) >= LEAST else []
-    return any(map(any, runs_of(kinds, spare))) or any(repeats(layer, part, spare) for layer, part in zip(net.layers, p, strict=True))
+    return any(map(any, runs_of(kinds, many))) or any(repeats(layer, part, many) for layer, part in zip(net.layers, p, strict=True))
 
 
 def try_stack(Ops: Any, block: tuple[Kind, ...], x: Any, batch: Any) -> Trial:
