@@ -162,7 +162,7 @@ RUNS = st.lists(st.tuples(st.lists(LAYERS, min_size=1, max_size=2), st.integers(
 
 
 @given(RUNS, st.integers(0, 3))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_any_chain_with_repeated_blocks_learns_what_it_learns_on_numpy(runs, optimizer):
     layers = [layer for block, times in runs for _ in range(times) for layer in block]
     layers = [layer.named(f"{layer.name}{i}") if layer.name else layer for i, layer in enumerate(layers)]
