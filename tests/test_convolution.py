@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pellucid as pc
-from pellucid.engines import get_engine
+from pellucid.engines import get_engine, jax_conv, winograd
 from pellucid.engines.choose import count_uses
 from pellucid.training.step import Batch, gradients
 from pellucid.tree import map_leaves
@@ -129,8 +129,6 @@ def agree(layer, shape, seed):
 @quick
 @given(convolutions(), st.integers(0, 99))
 def test_every_way_of_the_compiled_engine_agrees_with_xla(case, seed):
-    from pellucid.engines import jax_conv
-
     layer, shape = case
     rng = np.random.default_rng(seed)
     params, out = layer.build(rng, shape)
@@ -156,8 +154,6 @@ def test_every_way_of_the_compiled_engine_agrees_with_xla(case, seed):
 @pytest.mark.parametrize("dilation", [(1, 1), (2, 3)])
 @pytest.mark.parametrize("padding", [((0, 0), (0, 0)), ((1, 2), (3, 0))])
 def test_images_in_rows_agree_with_the_numpy_engine(stride, dilation, padding):
-    from pellucid.engines import jax_conv
-
     rng = np.random.default_rng(0)
     windows = Windows((3, 2), (1, stride), dilation, padding)
     x, w = rng.normal(size=(2, 9, 8, 5)), rng.normal(size=(3, 2, 5, 4))
@@ -167,6 +163,87 @@ def test_images_in_rows_agree_with_the_numpy_engine(stride, dilation, padding):
         np.testing.assert_allclose(jax_conv.conv_rows(*map(jax.numpy.asarray, (x, w)), windows, 1), y, atol=1e-12)
         dw = jax_conv.weight_rows(*map(jax.numpy.asarray, (x, dy)), windows, 1)
     np.testing.assert_allclose(dw, NUMPY.NumpyOps.conv_weight_gradient(x, dy, windows, 1), atol=1e-12)
+
+
+@settings(max_examples=5, deadline=None, derandomize=True)
+@given(st.tuples(*[st.integers(1, 7)] * 2), st.tuples(*[st.tuples(st.integers(0, 4), st.integers(2, 3))] * 2), st.integers(0, 99))
+def test_kernels_in_tiles_agree_with_the_numpy_engine(space, padding, seed):
+    """Odd sizes, too, padding of other widths at both ends, more of it than a kernel is wide, and images smaller than a tile."""
+    rng, windows, ops = np.random.default_rng(seed), Windows((3, 3), (1, 1), (1, 1), padding), NUMPY.NumpyOps
+    x, w, dy = (rng.normal(size=shape) for shape in ((2, *space, 3), (3, 3, 3, 4), (2, *windows.places(space), 4)))
+
+    def in_tiles(x, w, dy):
+        dx, dw = winograd.input_tiles(dy, w, x.shape, windows, 1), winograd.weight_tiles(x, dy, windows, 1)
+        return winograd.conv_tiles(x, w, windows, 1), dx, dw
+
+    dx, dw = ops.conv_input_gradient(dy, w, x.shape, windows, 1), ops.conv_weight_gradient(x, dy, windows, 1)
+    with jax.enable_x64(True):
+        for tiles, numpy in zip(jax.jit(in_tiles)(x, w, dy), (ops.conv(x, w, windows, 1), dx, dw), strict=True):
+            np.testing.assert_allclose(tiles, numpy, rtol=1e-10, atol=1e-10)
+
+
+@pytest.fixture
+def taken(monkeypatch):
+    """The ways in tiles that are taken."""
+    seen = []
+    for name in ("conv_tiles", "input_tiles", "weight_tiles"):
+        way = getattr(jax_conv, name)
+        monkeypatch.setattr(jax_conv, name, lambda *args, name=name, way=way: seen.append(name) or way(*args))
+    return seen
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="a GPU has other ways")
+@pytest.mark.parametrize(
+    ("layer", "channels"), [(pc.Conv2d(64, padding="valid"), 16), (pc.Conv2d(26, padding=(2, 0), bias=False), 40)], ids=str
+)
+def test_kernels_with_many_channels_are_computed_in_tiles(layer, channels, taken):
+    shape = (4, 5, channels)
+    agree(layer, shape, 0)
+    assert {*taken} == {"conv_tiles", "input_tiles", "weight_tiles"}
+    check = pc.check_layer(layer, shape, batch=2, entries=10)
+    assert check, check
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="a GPU has other ways")
+@pytest.mark.parametrize(
+    ("layer", "channels", "dtype", "expected"),
+    [
+        (pc.Conv2d(32), 32, "float32", True),
+        (pc.Conv2d(16), 64, "float64", True),
+        (pc.Conv2d(32), 31, "float32", False),
+        (pc.Conv2d(512), 15, "float32", False),
+        (pc.Conv2d(32), 32, "bfloat16", False),  # sums would lose digits before they are multiplied
+        (pc.Conv2d(32, stride=2), 32, "float32", False),
+        (pc.Conv2d(32, dilation=2), 32, "float32", False),
+        (pc.Conv2d(64, groups=2), 64, "float32", False),
+        (pc.Conv2d(32, 5), 32, "float32", False),
+    ],
+)
+def test_tiles_are_for_kernels_of_three_by_three_with_many_channels(layer, channels, dtype, expected, taken):
+    params, out = layer.build(np.random.default_rng(0), shape := (6, 6, channels))
+    windows, leaf = layer.windows(), lambda *shape: jax.ShapeDtypeStruct(shape, dtype)
+    x, w, dy = leaf(2, *shape), leaf(*params["W"].shape), leaf(2, *out)
+    with jax.enable_x64(True):
+        jax.eval_shape(lambda x, w: jax_conv.conv(x, w, windows, layer.groups), x, w)
+        jax.eval_shape(lambda dy, w: jax_conv.conv_input_gradient(dy, w, x.shape, windows, layer.groups), dy, w)
+        jax.eval_shape(lambda x, dy: jax_conv.conv_weight_gradient(x, dy, windows, layer.groups), x, dy)
+    assert taken == ["conv_tiles", "input_tiles", "weight_tiles"] * expected
+
+
+def test_tiles_are_as_exact_as_other_ways():
+    """Beside double precision: sums of three inputs and halves of three weights lose next to nothing."""
+    rng, windows = np.random.default_rng(0), Windows((3, 3), (1, 1), (1, 1), ((1, 1), (1, 1)))
+    x, w, dy = (rng.normal(size=shape) for shape in ((8, 14, 14, 64), (3, 3, 64, 64), (8, 14, 14, 64)))
+    for exact, tiles, args in (
+        (NUMPY.NumpyOps.conv, winograd.conv_tiles, (x, w, windows, 1)),
+        (NUMPY.NumpyOps.conv_input_gradient, winograd.input_tiles, (dy, w, x.shape, windows, 1)),
+        (NUMPY.NumpyOps.conv_weight_gradient, winograd.weight_tiles, (x, dy, windows, 1)),
+    ):
+        right = exact(*args)
+        half = [a.astype(np.float32) if isinstance(a, np.ndarray) else a for a in args]
+        with jax.default_matmul_precision("float32"):
+            off = np.abs(tiles(*half) - right).max() / np.abs(right).max()
+        assert off < 3e-6
 
 
 def test_patches_in_blocks_are_patches_at_once(monkeypatch):

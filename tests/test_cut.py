@@ -81,6 +81,7 @@ def test_halves_add_up_to_the_whole(halved, net, options):
 
 
 IMAGES = RNG.normal(size=(45, 6, 6, 2))
+TILES = pc.Conv2d(16, 1) >> pc.Conv2d(64) >> pc.GlobalAvgPool() >> pc.Linear(4)
 CONV = pc.Conv2d(3, 3) >> pc.ReLU() >> pc.AvgPool2d(2) >> pc.Dropout(0.3) >> pc.Flatten() >> pc.Linear(4)
 SERIES = {"x": RNG.normal(size=(45, 9, 2)), "lengths": RNG.integers(1, 10, 45)}
 
@@ -89,6 +90,7 @@ SERIES = {"x": RNG.normal(size=(45, 9, 2)), "lengths": RNG.integers(1, 10, 45)}
     ("net", "options"),
     [
         (CONV, {"x": IMAGES}),
+        (TILES, {"x": IMAGES}),
         (CONV, {"x": IMAGES, "optimizer": pc.SGD(0.1, momentum=0.9, weight_decay=0.01, clip_norm=0.3)}),
         (CONV, {"x": IMAGES, "sample_weight": np.repeat([0.0, 1.0, 3.0], 15), "order": "given"}),
         (pc.Penalty(pc.Conv2d(3, 3, stride=2), l2=0.1) >> pc.MaxPool2d(2) >> pc.Flatten() >> pc.Linear(4), {"x": IMAGES}),

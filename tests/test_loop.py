@@ -16,6 +16,7 @@ from .test_stack import ROWS, WIDTH, chain, engine, fitted, rows, same
 pytestmark = pytest.mark.skipif(has_gpu(), reason="a GPU scans")
 SGD = pc.SGD(0.01)
 IMAGES = (pc.Identity() + (pc.Conv2d(2, 3, padding="same") >> pc.Tanh() >> pc.Conv2d(2, 3, padding="same")),)
+TILES = pc.Identity() + (pc.Conv2d(32) >> pc.Tanh() >> pc.Conv2d(32)), pc.Dropout(0.1)
 NESTED = pc.Linear(WIDTH), pc.Identity() + pc.Repeat(pc.Linear(WIDTH, bias=False) >> pc.Tanh(), 17)  # a block with a loop in it
 
 
@@ -89,9 +90,14 @@ def test_a_loop_in_a_turn_of_another_learns_what_numpy_learns(monkeypatch):
 
 
 @pytest.mark.parametrize("cut", [False, True], ids=["whole", "in parts"])
-@pytest.mark.parametrize("recurrent", [False, True], ids=["images", "sequences"])
-def test_stacks_of_convolutions_and_recurrent_layers_learn_what_numpy_learns(recurrent, cut, monkeypatch):
+@pytest.mark.parametrize(
+    ("block", "shape"),
+    [(IMAGES, (5, 5, 2)), (TILES, (5, 5, 32)), ((pc.RNN(WIDTH, outputs="every"), pc.Tanh()), (9, WIDTH))],
+    ids=["images", "images in tiles", "sequences"],
+)
+def test_stacks_of_convolutions_and_recurrent_layers_learn_what_numpy_learns(block, shape, cut, monkeypatch):
     """Mini-batches of 7 go through all at once, or, which these small ones have to be made to, in parts of 4 and 3 rows."""
+    recurrent = len(shape) == 2
     parts, seen = jax_parts if recurrent else jax_cut, []
     monkeypatch.setattr(parts, "train", lambda *args, train=parts.train: seen.append(args) or train(*args))
     for module, name, value in (
@@ -102,7 +108,6 @@ def test_stacks_of_convolutions_and_recurrent_layers_learn_what_numpy_learns(rec
         (choose, "SHARE", np.inf),
     ) * cut:
         monkeypatch.setattr(module, name, value)
-    block, shape = ((pc.RNN(WIDTH, outputs="every"), pc.Tanh()), (9, WIDTH)) if recurrent else (IMAGES, (5, 5, 2))
     X, y = np.random.default_rng(0).normal(size=(ROWS, *shape)), rows()[1]
     net = pc.Chain(*block * 5, pc.GlobalAvgPool(), pc.Dropout(0.2), pc.Linear(3))
     models = [pc.Network(net, shape, "softmax_cross_entropy", dtype="float64") for _ in range(2)]

@@ -2,7 +2,8 @@
 
 XLA's convolution is fast where it is written as a plain forward one with the axes in their usual order (on CPU:
 and in float32). So the gradients are written as such, never taken from XLA's own rules for them, which are up to
-fifty times slower on CPU. Where patches and matrix products, or shifted products alone, are faster, those are taken.
+fifty times slower on CPU. Where patches and matrix products, shifted products alone, or fewer multiplications for
+kernels of 3×3 (winograd.py) are faster, those are taken.
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..windows import Windows, grouped, patches, ungrouped
+from .winograd import conv_tiles, input_tiles, weight_tiles
 
 __all__ = ["conv", "conv_input_gradient", "conv_weight_gradient", "overlap_add"]
+
+CHANNELS = 32 * 32  # of a kernel of 3×3, those that go in times those that come out: from so many on, tiles are faster on a CPU
 
 
 # ---------------------------------------------------------------- which way: on CPU measured in a loop, as training runs them, with
@@ -27,6 +31,8 @@ def conv(x: Any, w: Any, windows: Windows, groups: int) -> Any:
     way = conv_xla
     if x.shape[-1] == groups and (on_cpu() or groups == 1):
         way = conv_products
+    elif in_tiles(x, w.shape, windows, groups):
+        way = conv_tiles
     elif on_cpu():
         if double(x) or groups > 1:
             way = conv_patches
@@ -40,7 +46,9 @@ def conv(x: Any, w: Any, windows: Windows, groups: int) -> Any:
 def conv_input_gradient(dy: Any, w: Any, shape: tuple[int, ...], windows: Windows, groups: int) -> Any:
     """dx[b,p,c] = Σ_{k,o} w[k,c,o] dy[b,p−k,o]."""
     way = input_xla
-    if on_cpu() and (double(dy) or groups > 1 or shape[-1] == 1):
+    if in_tiles(dy, w.shape, windows, groups):
+        way = input_tiles
+    elif on_cpu() and (double(dy) or groups > 1 or shape[-1] == 1):
         way = input_shares
     return way(dy, w, shape, windows, groups)
 
@@ -48,7 +56,9 @@ def conv_input_gradient(dy: Any, w: Any, shape: tuple[int, ...], windows: Window
 def conv_weight_gradient(x: Any, dy: Any, windows: Windows, groups: int) -> Any:
     """dw[k,c,o] = Σ_{b,i} x[b,i+k,c] dy[b,i,o]."""
     way = weight_xla
-    if on_cpu():
+    if in_tiles(dy, (*windows.size, x.shape[-1], dy.shape[-1]), windows, groups):
+        way = weight_tiles
+    elif on_cpu():
         if double(dy) or (groups > 1 and x.shape[-1] > groups):
             way = weight_patches
         elif groups == 1 and in_rows(windows) and 4 < x.shape[-1] <= 16:
@@ -56,6 +66,17 @@ def conv_weight_gradient(x: Any, dy: Any, windows: Windows, groups: int) -> Any:
     elif x.shape[-1] == 1:
         way = weight_patches
     return way(x, dy, windows, groups)
+
+
+def in_tiles(x: Any, shape: tuple[int, ...], windows: Windows, groups: int) -> bool:
+    """Whether a kernel of this shape takes less time in tiles: windows one position apart, channels enough, arithmetic exact enough."""
+    beside = windows.stride == windows.dilation == (1, 1) and groups == 1
+    return on_cpu() and beside and is_large(shape) and x.dtype in (jnp.float32, jnp.float64)
+
+
+def is_large(shape: tuple[int, ...]) -> bool:
+    """Whether this is the shape of a kernel of 3×3 with so many channels that products are most of the work."""
+    return shape[:-2] == (3, 3) and min(shape[-2:]) >= 16 and math.prod(shape[-2:]) >= CHANNELS
 
 
 def in_rows(windows: Windows) -> bool:

@@ -35,6 +35,7 @@ from ..training.step import Batch
 from . import jax as engine
 from . import jax_loop
 from .choose import AT_ONCE
+from .jax_conv import is_large
 from .jax_parts import convolves, joined, mean_gradients
 from .programs import kept
 from .stack import unwrapped
@@ -72,7 +73,8 @@ def chunk(net: Any, loss: Any, optimizer: Any, rows: int, aside: bool, state: An
     else:
         part, kept, loops = jax.jit(gradients), [], []  # traced once for all parts
     parts = math.ceil(plan.rows.shape[1] / rows)
-    at_once = min(parts, AT_ONCE)
+    in_tiles = any(is_large(a.shape) for a in jax.tree.leaves(state.params))  # whose products are side by side already
+    at_once = 1 if in_tiles else min(parts, AT_ONCE)
     firsts = rows * jnp.arange(math.ceil(parts / at_once) * at_once, dtype=jnp.int32).reshape(-1, at_once)
 
     def step(i: Any, carry: Any) -> Any:

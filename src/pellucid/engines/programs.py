@@ -41,7 +41,7 @@ UNSAID |= {"__slotnames__", "__match_args__", "__orig_bases__", "__parameters__"
 MADE_OF = "fget", "func", "__func__", "__wrapped__", "args", "keywords"
 # the modules that programs are traced from
 TRACED = [f"{OURS}.{name}" for name in ("losses", "optimizers", "settings", "tree", "windows", "training.step")]
-TRACED += [f"{OURS}.engines.{name}" for name in ("again", "choose", "jax", "jax_conv", "jax_parts", "late", "ops", "stack")]
+TRACED += [f"{OURS}.engines.{name}" for name in ("again", "choose", "jax", "jax_conv", "jax_parts", "late", "ops", "stack", "winograd")]
 TRACED += [name for name in sys.modules if name.startswith(f"{OURS}.layers.")]
 
 
