@@ -67,8 +67,8 @@ def mlp(*sizes: int, batch: int, rows: int, **more: Any) -> Work:
     return Work(sizes[:1], sizes[1:-1], sizes[-1], batch, rows, **more)
 
 
-def conv(batch: int, rows: int, **more: Any) -> Work:
-    return Work((28, 28, 1), (16, 32), 10, batch, rows, kind="conv", **more)
+def conv(batch: int, rows: int, channels: tuple[int, ...] = (16, 32), **more: Any) -> Work:
+    return Work((28, 28, 1), channels, 10, batch, rows, kind="conv", **more)
 
 
 def rnn(length: int, rows: int, kind: str = "rnn", **more: Any) -> Work:
@@ -81,6 +81,7 @@ WORKS: dict[str, Work] = {
     "mid": mlp(100, 256, 256, 10, batch=64, rows=3200, steps=10_000),
     "digits": mlp(784, 512, 256, 10, batch=128, rows=2560, steps=4_000),
     "conv": conv(64, rows=640, steps=4_000),
+    "conv-wide": conv(128, rows=1280, channels=(32, 64), steps=2_000),
     "rnn": rnn(64, rows=640, steps=4_000),
     "lstm": rnn(64, rows=320, kind="lstm", steps=4_000),
     "gpu-tiny": mlp(30, 64, 64, 4, batch=32, rows=32_000, group="gpu", steps=100_000),

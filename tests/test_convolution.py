@@ -184,8 +184,9 @@ def test_kernels_in_tiles_agree_with_the_numpy_engine(space, padding, seed):
 
 @pytest.fixture
 def taken(monkeypatch):
-    """The ways in tiles that are taken."""
+    """The ways in tiles that are taken, small images too."""
     seen = []
+    monkeypatch.setattr(jax_conv, "WORK", 0)
     for name in ("conv_tiles", "input_tiles", "weight_tiles"):
         way = getattr(jax_conv, name)
         monkeypatch.setattr(jax_conv, name, lambda *args, name=name, way=way: seen.append(name) or way(*args))
@@ -228,6 +229,13 @@ def test_tiles_are_for_kernels_of_three_by_three_with_many_channels(layer, chann
         jax.eval_shape(lambda dy, w: jax_conv.conv_input_gradient(dy, w, x.shape, windows, layer.groups), dy, w)
         jax.eval_shape(lambda x, dy: jax_conv.conv_weight_gradient(x, dy, windows, layer.groups), x, dy)
     assert taken == ["conv_tiles", "input_tiles", "weight_tiles"] * expected
+
+
+@pytest.mark.parametrize(("rows", "expected"), [(19, False), (20, True)])
+def test_tiles_are_for_work_that_is_worth_compiling_them(rows, expected, monkeypatch):
+    monkeypatch.setattr(jax_conv, "on_cpu", lambda: True)
+    x = jax.ShapeDtypeStruct((rows, 14, 14, 32), np.float32)  # 20 · 14 · 14 · 32 · 32 = 4.01 million
+    assert jax_conv.in_tiles(x, (3, 3, 32, 32), Windows((3, 3), (1, 1), (1, 1), ((1, 1), (1, 1))), 1) is expected
 
 
 def test_tiles_are_as_exact_as_other_ways():

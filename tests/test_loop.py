@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import pellucid as pc
-from pellucid.engines import choose, has_gpu, jax_cut, jax_loop, jax_parts, stack
+from pellucid.engines import choose, has_gpu, jax_conv, jax_cut, jax_loop, jax_parts, stack
 from pellucid.training.loop import Plan, plan_of
 from pellucid.training.step import State
 
@@ -97,6 +97,7 @@ def test_a_loop_in_a_turn_of_another_learns_what_numpy_learns(monkeypatch):
 )
 def test_stacks_of_convolutions_and_recurrent_layers_learn_what_numpy_learns(block, shape, cut, monkeypatch):
     """Mini-batches of 7 go through all at once, or, which these small ones have to be made to, in parts of 4 and 3 rows."""
+    monkeypatch.setattr(jax_conv, "WORK", 0)
     recurrent = len(shape) == 2
     parts, seen = jax_parts if recurrent else jax_cut, []
     monkeypatch.setattr(parts, "train", lambda *args, train=parts.train: seen.append(args) or train(*args))

@@ -20,7 +20,9 @@ from .winograd import conv_tiles, input_tiles, weight_tiles
 
 __all__ = ["conv", "conv_input_gradient", "conv_weight_gradient", "overlap_add"]
 
-CHANNELS = 32 * 32  # of a kernel of 3×3, those that go in times those that come out: from so many on, tiles are faster on a CPU
+# Tiles are faster on a CPU from so many channels of a kernel on, those that go in times those that come out; and from so many
+# multiplications for one of its entries on they save more than the half second that they take to compile
+CHANNELS, WORK = 32 * 32, 4e6
 
 
 # ---------------------------------------------------------------- which way: on CPU measured in a loop, as training runs them, with
@@ -69,9 +71,10 @@ def conv_weight_gradient(x: Any, dy: Any, windows: Windows, groups: int) -> Any:
 
 
 def in_tiles(x: Any, shape: tuple[int, ...], windows: Windows, groups: int) -> bool:
-    """Whether a kernel of this shape takes less time in tiles: windows one position apart, channels enough, arithmetic exact enough."""
+    """Whether a kernel of this shape takes less time in tiles: windows one position apart, work enough, arithmetic exact enough."""
     beside = windows.stride == windows.dilation == (1, 1) and groups == 1
-    return on_cpu() and beside and is_large(shape) and x.dtype in (jnp.float32, jnp.float64)
+    worth = is_large(shape) and math.prod((*x.shape[:-1], *shape[-2:])) >= WORK
+    return on_cpu() and beside and worth and x.dtype in (jnp.float32, jnp.float64)
 
 
 def is_large(shape: tuple[int, ...]) -> bool:
