@@ -23,21 +23,20 @@ docs: $(VENV)/.dev
 bench: $(BENCH)/.ready
 	$(BENCH)/bin/python benchmarks/bench.py --all --write-docs $(if $(wildcard benchmarks/gpu.json),--gpu-json benchmarks/gpu.json)
 
-# --no-compile: Python makes bytecode of the modules that are used, when they are; of all of them it takes as long as the rest
 $(VENV)/.ready: pyproject.toml
 	@echo "Setting up $(VENV): a minute or two, the first time …"
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed. Try: make PYTHON=python3.12 demo" if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/pip || $(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check -e .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.ready
-	$(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check -e ".[dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
 	touch $@
 
 $(BENCH)/.ready: pyproject.toml
 	test -x $(BENCH)/bin/python || $(PYTHON) -m venv $(BENCH)
-	$(BENCH)/bin/python -m pip install --no-compile --quiet --disable-pip-version-check -e ".[bench,plot]"
+	$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check -e ".[bench,plot]"
 	touch $@
 
 clean:
