@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BENCH := .venv-bench
 BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: demo test lint docs bench clean
 
@@ -23,16 +24,18 @@ docs: $(VENV)/.dev
 bench: $(BENCH)/.ready
 	$(BENCH)/bin/python benchmarks/bench.py --all --write-docs $(if $(wildcard benchmarks/gpu.json),--gpu-json benchmarks/gpu.json)
 
-$(VENV)/.ready: pyproject.toml
+$(BIN)/pip:
 	@echo "Setting up $(VENV): a minute or two, the first time …"
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed. Try: make PYTHON=python3.12 demo" if sys.version_info < (3, 11) else 0)'
-	test -x $(BIN)/pip || $(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	$(PYTHON) -m venv --clear $(VENV)
+
+$(VENV)/.ready: pyproject.toml | $(BIN)/pip
+	$(INSTALL) -e .
 	touch $@
 
-$(VENV)/.dev: $(VENV)/.ready
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
-	touch $@
+$(VENV)/.dev: pyproject.toml | $(BIN)/pip
+	$(INSTALL) -e ".[dev]"
+	touch $(VENV)/.ready $@
 
 $(BENCH)/.ready: pyproject.toml
 	test -x $(BENCH)/bin/python || $(PYTHON) -m venv $(BENCH)

@@ -89,11 +89,19 @@ def test_a_loop_in_a_turn_of_another_learns_what_numpy_learns(monkeypatch):
     assert seen
 
 
-@pytest.mark.parametrize("cut", [False, True], ids=["whole", "in parts"])
+SEQUENCES = pc.RNN(WIDTH, outputs="every"), pc.Tanh()
+
+
 @pytest.mark.parametrize(
-    ("block", "shape"),
-    [(IMAGES, (5, 5, 2)), (TILES, (5, 5, 32)), ((pc.RNN(WIDTH, outputs="every"), pc.Tanh()), (9, WIDTH))],
-    ids=["images", "images in tiles", "sequences"],
+    ("block", "shape", "cut"),
+    [
+        (IMAGES, (5, 5, 2), False),
+        (IMAGES, (5, 5, 2), True),
+        (TILES, (5, 5, 32), True),
+        (SEQUENCES, (9, WIDTH), False),
+        (SEQUENCES, (9, WIDTH), True),
+    ],
+    ids=["images", "images in parts", "images in tiles and parts", "sequences", "sequences in parts"],
 )
 def test_stacks_of_convolutions_and_recurrent_layers_learn_what_numpy_learns(block, shape, cut, monkeypatch):
     """Mini-batches of 7 go through all at once, or, which these small ones have to be made to, in parts of 4 and 3 rows."""
