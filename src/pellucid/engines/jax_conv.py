@@ -21,7 +21,7 @@ from .winograd import conv_tiles, input_tiles, weight_tiles
 __all__ = ["conv", "conv_input_gradient", "conv_weight_gradient", "overlap_add"]
 
 # Tiles are faster on a CPU from so many channels of a kernel on, those that go in times those that come out; and from so many
-# multiplications for one of its entries on they save more than the half second that they take to compile
+# multiplications for one of its entries on they save more, in a usual fit, than the 0.3 s that a layer takes longer to compile
 CHANNELS, WORK = 32 * 32, 4e6
 
 
