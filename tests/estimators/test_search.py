@@ -23,11 +23,12 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import pellucid as pc
-from pellucid.engines import choose, together
+from pellucid.engines import choose, pile, together
 from pellucid.engines import jax as engine
 from pellucid.engines import numpy as numpy_engine
 from pellucid.engines.together import Meeting
 from pellucid.estimators import fits, search
+from pellucid.estimators.base import Classifier
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -443,17 +444,18 @@ def test_a_guest_whose_fit_would_end_early_is_trained_up_to_there(rates, spoiled
     monkeypatch.setattr(fits.Refits, "want", lambda self, request, fits: False)  # a program of their own would come second
     trained, train = [], together.train
 
-    def spoiling(group, later=False):
+    def spoiling(group):
         trained.append(group)
         if len(trained) == 2 and isinstance(spoiled, Exception):
             raise spoiled
-        train(group, later)
+        train(group)
         if len(trained) == 2 and spoiled == "weights":
             monkeypatch.setattr(group[0].result[0].params.pile, "read", lambda field: raise_(MemoryError("the device is full")))
         elif len(trained) == 2 and spoiled:
             for request in group:
-                (state, sums, finite), falling = request.result, np.ones(np.shape(request.result[1]))
-                falling[:, 1] = np.linspace(spoiled, 1, len(sums))  # losses do not stop to
+                state, sums, finite = request.result
+                falling = np.ones(np.shape(sums))
+                falling[:, 1] = np.linspace(spoiled, 1, len(falling))  # losses do not stop to
                 request.result = state, np.asarray(sums) * falling, finite
 
     monkeypatch.setattr(together, "train", spoiling)
@@ -465,6 +467,44 @@ def test_a_guest_whose_fit_would_end_early_is_trained_up_to_there(rates, spoiled
     assert_same_results(pc.PopulationSearchCV(model, grid, how="batched", **options).fit(X, Y), theirs, False)
     assert len(trained) > 1
     assert len(runs) == 4 if spoiled is None else 4 < len(runs) < 12
+
+
+@pytest.mark.parametrize("model", [MLP, NET])
+@pytest.mark.parametrize("labels", [[0, 1, 2], [3, 3, 7], ["setosa", "versicolor", "virginica"]])
+def test_guests_are_scored_all_at_once_where_labels_are_numbers(model, labels, monkeypatch):
+    y, rate = np.array(labels)[Y], "learning_rate_init" if model is MLP else "optimizer__learning_rate"
+    grid, options = {rate: [1e-4, 0.003, 0.02]}, {"cv": 3, "refit": False, "return_train_score": True}
+    theirs = GridSearchCV(model, grid, **options).fit(X, y)
+    scored, score = [], Classifier.score
+    monkeypatch.setattr(Classifier, "score", lambda self, *data: scored.append(self) or score(self, *data))
+    assert_same_results(pc.PopulationSearchCV(model, grid, how="batched", **options).fit(X, y), theirs, False)
+    assert len(scored) == (2 * 3 if y.dtype.kind == "i" else 2 * 9)  # hosts alone, or all
+
+
+def test_guests_and_refits_whose_training_fails_on_the_device_get_fits_of_their_own(runs, monkeypatch):
+    """Which is found out when somebody looks at what has come of it."""
+    train, broken = together.train, MemoryError("the device is full")
+
+    class Broken(pile.Later):
+        def __array__(self, dtype=None, copy=None):
+            raise broken
+
+    def breaking(group):
+        train(group)
+        for request in group:
+            if request.guests is None or request.guests.together:  # hosts of a fold are well
+                state, *outcome = request.result
+                request.result = state, *(Broken(one.array, one.index) for one in outcome)
+
+    monkeypatch.setattr(together, "train", breaking)
+    model, grid = clone(MLP), {"learning_rate_init": [0.003, 0.01, 0.02]}
+    theirs = GridSearchCV(model, grid, cv=3).fit(X, Y)
+    monkeypatch.setattr(fits.Refits, "want", lambda self, request, fits: True)
+    runs.clear()
+    mine = pc.PopulationSearchCV(model, grid, cv=3, how="batched").fit(X, Y)
+    assert_same_results(mine, theirs, False)
+    assert np.allclose(mine.best_estimator_.coefs_[0], theirs.best_estimator_.coefs_[0], atol=1e-12)
+    assert len(runs) > 4
 
 
 @pytest.mark.parametrize("rates", [[1e300, 0.01, 0.02], [0.01, 1e300, 0.02]])
@@ -667,7 +707,7 @@ def test_numbers_that_are_zero_make_another_kind(runs):
 def test_more_fits_than_train_at_once_have_guests_in_several_rounds(runs, monkeypatch):
     monkeypatch.setattr(search, "AT_ONCE", 7)
     sizes, train = [], together.train
-    monkeypatch.setattr(together, "train", lambda group, *later: sizes.append(len(group)) or train(group, *later))
+    monkeypatch.setattr(together, "train", lambda group: sizes.append(len(group)) or train(group))
     grid = {"learning_rate_init": np.logspace(-3, -1, 8).tolist()}
     theirs = GridSearchCV(MLP, grid, cv=3).fit(X, Y)
     assert_same_results(pc.PopulationSearchCV(MLP, grid, cv=3, how="batched").fit(X, Y), theirs, False)

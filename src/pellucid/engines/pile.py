@@ -21,7 +21,7 @@ from . import LOCAL
 if TYPE_CHECKING:
     from .requests import Request, Rows
 
-__all__ = ["Part", "Pile", "outputs_of", "train"]
+__all__ = ["Part", "Pile", "alone", "outputs_of", "train"]
 
 PREDICTED = 2**16  # rows at a time, of all members
 
@@ -86,6 +86,23 @@ class Part:
         return jax.tree.map(lambda a: np.array(a[self.index]), self.pile.read(self.field))
 
 
+def alone(state: State) -> State:
+    """One fit's state, cut out of its pile on the device: the others' are not copied to the host."""
+    part: Part = state.params
+    whole = part.pile.state
+    params, slots, step = on_its_way(entry()((whole.params, whole.slots, whole.step), part.index))
+    return state._replace(params=params, slots=slots, step=step)
+
+
+def on_its_way(tree: Any) -> Any:
+    """Arrays that the host is going to read: they are copied to it while it does other things."""
+    import jax
+
+    for array in jax.tree.leaves(tree):
+        array.copy_to_host_async()
+    return tree
+
+
 class Later:
     """A member's entry of an array that the device may not have computed yet; NumPy waits for it."""
 
@@ -96,8 +113,8 @@ class Later:
         return np.asarray(np.asarray(self.array)[self.index], dtype)
 
 
-def train(group: list[Request], later: bool = False) -> None:
-    """Train a group as one program, and give each request its result; with `later` nobody waits for it."""
+def train(group: list[Request]) -> None:
+    """Train a group as one program, and give each request its result; who looks at its outcome waits for it."""
     from . import jax as engine
 
     first = group[0]
@@ -118,13 +135,10 @@ def train(group: list[Request], later: bool = False) -> None:
         plan = first.plan._replace(
             rows=spread()(rows, which, pile.starts), sizes=sizes, rates=rates, count=count if len(counts) > 1 else np.int32(counts.pop())
         )
-        state, sums, finite = engine.with_kernels(program(), *first.static, pile.state, pile.data, plan)
-        if not later:
-            sums, finite = np.asarray(sums), np.asarray(finite)
+        state, *outcome = engine.with_kernels(program(), *first.static, pile.state, pile.data, plan)
     trained = Pile(state, pile.data, pile.starts, pile.source)
     for i, request in zip(places, group, strict=True):
-        outcome = (Later(sums, i), Later(finite, i)) if later else (sums[i], finite[i])
-        request.result = Part.all_of(trained, i, request.state), *outcome
+        request.result = Part.all_of(trained, i, request.state), *(Later(array, i) for array in on_its_way(outcome))
 
 
 def alike(orders: list[np.ndarray]) -> tuple[list[np.ndarray], list[int]]:
@@ -159,9 +173,9 @@ def outputs_of(requests: list[Request], x: np.ndarray, origin: Any = None) -> Ca
         for begin in range(0, len(x), size):
             full = min(size, 1 << (len(x) - begin - 1).bit_length())  # so that few programs serve all
             some = np.resize(rows[begin : begin + size], full).astype(np.int32)
-            blocks.append(
-                predict()(net, pile.state.params, which, *((whole, some) if there else (x[some], np.arange(full, dtype=np.int32))))
-            )
+            known = (whole, some) if there else (x[some], np.arange(full, dtype=np.int32))
+            blocks.append(on_its_way(predict()(net, pile.state.params, which, *known)))
+    on_its_way(pile.state.params)  # a member that is a fit reads them when it ends
     return lambda: np.concatenate(jax.device_get(blocks), 1)[:, : len(x)]
 
 
@@ -185,6 +199,14 @@ def cut() -> Any:
     import jax
 
     return jax.jit(lambda whole, rows: whole.take(rows, axis=0, mode="clip"))
+
+
+@functools.cache
+def entry() -> Any:
+    """One member's of all arrays."""
+    import jax
+
+    return jax.jit(lambda tree, i: jax.tree.map(lambda a: a[i], tree))
 
 
 @functools.cache

@@ -125,7 +125,7 @@ class Guests(list[Any]):
         return True
 
     def trained(self) -> None:
-        """Called when they are, before the host goes on, and before those that were shortened are trained again."""
+        """Called when the device is about to: it is told what else to do then; before anybody looks at an outcome."""
 
 
 def are_same(a: Any, b: Any) -> bool:

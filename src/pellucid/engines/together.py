@@ -22,7 +22,7 @@ from ..training.sequences import carries_state
 from ..training.step import Batch, State
 from . import LOCAL, cores
 from .choose import predict_work
-from .pile import Part, train
+from .pile import Part, alone, train
 from .requests import Guest, Guests, Request, Rows
 
 __all__ = ["Meeting"]
@@ -192,10 +192,10 @@ class Meeting:
                 wanted += self.seat(request.guests, request, room)
             train_kinds([*waiting, *wanted])
             hosts = [request.guests for request in waiting if request.guests and request is request.guests.request]
-            again = [guest.request for guests in hosts for guest in guests if guest.request and guest.shorten()]
             for guests in hosts:
-                guests.trained()
-            train_kinds(again, later=True)  # while the others are scored
+                guests.trained()  # what else the device is to do, while it trains
+            again = [guest.request for guests in hosts for guest in guests if guest.request and guest.shorten()]
+            train_kinds(again, few=True)  # while the others are scored
         except Exception as error:
             failure = error
         finally:
@@ -204,18 +204,15 @@ class Meeting:
                 request.done.set()
 
 
-def train_kinds(requests: list[Request], later: bool = False) -> None:
-    """Train those of one kind as one program; `later`: who looks at an outcome waits for it.
-
-    Then some are trained twice, so that few programs serve any number of them.
-    """
+def train_kinds(requests: list[Request], few: bool = False) -> None:
+    """Train those of one kind as one program; with `few` programs for any number of them, of which some are trained twice then."""
     groups = defaultdict[Any, list[Request]](list)
     for request in requests:
         groups[request.kind].append(request)
     for group in groups.values():
-        more = (1 << (len(group) - 1).bit_length()) - len(group) if later else 0
+        more = (1 << (len(group) - 1).bit_length()) - len(group) if few else 0
         try:
-            train([*group, *group[:more]], later)
+            train([*group, *group[:more]])
         except Exception as error:
             for request in group:
                 request.result = error
@@ -306,8 +303,10 @@ class Recalling(Together):
     def train(self, net: Any, loss: Any, optimizer: Any, state: State, data: Rows, plan: Any) -> tuple[Any, Any, Any]:
         wanted = Request((net, loss, optimizer), state, data, plan, self.wanted)
         for known in self.meeting.foreseen:
-            if known.asks_for_what(wanted) and isinstance(known.result, tuple):
-                return known.result
+            if known.asks_for_what(wanted):
+                with contextlib.suppress(Exception):  # it has failed
+                    found, sums, finite = known.result
+                    return alone(found), np.asarray(sums), np.asarray(finite)
         return self.engine.train(net, loss, optimizer, self.engine.put(self.get(state)), self.engine.put(Batch(*data)), plan)
 
 

@@ -8,6 +8,7 @@ import functools
 import html
 import marshal
 import os
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ from ..engines.numpy import NumpyOps
 from ..layers.combine import Combinator
 from ..optimizers import NAMED as OPTIMIZERS
 from ..optimizers import Optimizer, get_optimizer
-from ..settings import Settings
+from ..settings import Settings, is_ours
 from ..training.callbacks import Callback
 from ..training.data import is_finite
 
@@ -91,7 +92,7 @@ class NetworkEstimator(CallbackSupportMixin, BaseEstimator):
     # ---------------------------------------------------------------- settings inside settings
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Parameters by name; with `deep`, also those inside optimizers, losses and layers: ``optimizer__learning_rate``."""
-        params = super().get_params(deep=False)
+        params = {name: getattr(self, name) for name in self._get_param_names()}
         if deep:
             for name, value in list(params.items()):
                 if name == "optimizer" and isinstance(value, str) and value in OPTIMIZERS:
@@ -118,9 +119,11 @@ class NetworkEstimator(CallbackSupportMixin, BaseEstimator):
 
     def __sklearn_clone__(self) -> Any:
         """As scikit-learn's; settings that nobody can change are not copied one by one: a search makes a clone for every fit."""
-        params = self.get_params(deep=False)
-        if vars(self).keys() == params.keys() and all(map(is_fixed, params.values())):
-            return type(self)(**params)
+        params = vars(self)
+        if is_ours(self) and params.keys() == set(self._get_param_names()) and all(map(is_fixed, params.values())):
+            made: Any = object.__new__(type(self))  # whose __init__ would only store them
+            vars(made).update(params)
+            return made
         return super().__sklearn_clone__()
 
     @classmethod
@@ -147,6 +150,10 @@ class NetworkEstimator(CallbackSupportMixin, BaseEstimator):
 
     def _last_epoch(self, losses: np.ndarray) -> int | None:
         """The epoch with which a fit with these losses would have ended by itself."""
+        return None
+
+    def _scores(self, outputs: np.ndarray, y: Any) -> list[float] | None:
+        """The scores of many networks with these outputs (networks, rows, …), each as `score` would tell it; None where only that can."""
         return None
 
     def _warn_of(self, stopped: str) -> None:
@@ -210,6 +217,8 @@ BLOCK = 16384  # rows predicted at a time: bounded memory, and few matrix produc
 class Classifier(ClassifierMixin):
     """scikit-learn's classifier, whose score asks no questions about plain labels."""
 
+    _decide: Callable[[np.ndarray], np.ndarray]  # the classes that outputs mean
+
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """The part of the rows whose class (or all of whose labels) is predicted."""
         if sample_weight is None and plain_labels(y):
@@ -217,6 +226,12 @@ class Classifier(ClassifierMixin):
             if plain_labels(predicted) and len(predicted) == len(y):
                 return float((predicted == y).mean())
         return super().score(X, y, sample_weight)
+
+    def _scores(self, outputs: np.ndarray, y: Any) -> list[float] | None:
+        predicted: Any = self._decide(outputs.reshape(-1, *outputs.shape[2:]))
+        if not (plain_labels(y) and plain_labels(predicted) and len(predicted) == len(outputs) * len(y)):
+            return None
+        return (predicted.reshape(len(outputs), -1) == y).mean(1).tolist()
 
 
 # -------------------------------------------------------------------- arrays that need none of scikit-learn's many questions

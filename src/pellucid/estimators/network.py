@@ -269,7 +269,9 @@ class NetworkClassifier(Classifier, BaseNetworkEstimator):
 
     def predict(self, X: Any) -> np.ndarray:
         """The class of every row (0 or 1 for every label, for several labels)."""
-        outputs = self._outputs(X)
+        return self._decide(self._outputs(X))
+
+    def _decide(self, outputs: np.ndarray) -> np.ndarray:
         decided = self.network_.loss.decide(OPS, outputs)
         if self._several():
             return decided
