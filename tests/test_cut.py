@@ -104,6 +104,17 @@ def test_parts_of_images_and_series_add_up_to_the_whole(cut, net, options, monke
     assert_parts_add_up(*cut, net, options)
 
 
+@pytest.mark.parametrize(("options", "turns"), [({}, (8, 1)), ({"stride": 2}, (2, 4)), ({"dilation": 2}, (2, 4))])
+def test_parts_in_tiles_take_turns_one_at_a_time_and_others_four(options, turns, monkeypatch):
+    """What goes in tiles has products side by side already; another kernel with as many channels has not."""
+    made_to_cut(monkeypatch, 8)
+    monkeypatch.setattr(jax_conv, "WORK", 0)
+    taken, scan = [], jax.lax.scan
+    monkeypatch.setattr(jax.lax, "scan", lambda f, init, xs, **more: taken.append(xs.shape) or scan(f, init, xs, **more))
+    fitted(pc.Conv2d(16, 1) >> pc.Conv2d(64, **options) >> pc.GlobalAvgPool() >> pc.Linear(4), IMAGES, batch_size=40, epochs=1)
+    assert taken == [turns]
+
+
 def test_a_population_of_networks_in_parts_computes_the_bits_of_single_fits(cut):
     alone = fitted(CONV, IMAGES)
     population = pc.Population(

@@ -32,6 +32,7 @@ class Local(threading.local):
     guests: Any = None  # fits that are trained beside it, from what it prepares: see Guests
     members: int = 1  # that go through one program side by side, while it is made
     kernels: int = 0  # that were made for a GPU: see jax_whole.py
+    tiles: int = 0  # convolutions and their gradients that were traced in tiles: see jax_conv.py
     placed: bool = False  # whether it is one of those that train now: see Meeting.place
 
 

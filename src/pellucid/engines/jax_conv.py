@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..windows import Windows, grouped, patches, ungrouped
+from . import LOCAL
 from .winograd import conv_tiles, input_tiles, weight_tiles
 
 __all__ = ["conv", "conv_input_gradient", "conv_weight_gradient", "overlap_add"]
@@ -73,13 +74,11 @@ def conv_weight_gradient(x: Any, dy: Any, windows: Windows, groups: int) -> Any:
 def in_tiles(x: Any, shape: tuple[int, ...], windows: Windows, groups: int) -> bool:
     """Whether a kernel of this shape takes less time in tiles: windows one position apart, work enough, arithmetic exact enough."""
     beside = windows.stride == windows.dilation == (1, 1) and groups == 1
-    worth = is_large(shape) and math.prod((*x.shape[:-1], *shape[-2:])) >= WORK
-    return on_cpu() and beside and worth and x.dtype in (jnp.float32, jnp.float64)
-
-
-def is_large(shape: tuple[int, ...]) -> bool:
-    """Whether this is the shape of a kernel of 3×3 with so many channels that products are most of the work."""
-    return shape[:-2] == (3, 3) and min(shape[-2:]) >= 16 and math.prod(shape[-2:]) >= CHANNELS
+    large = shape[:-2] == (3, 3) and min(shape[-2:]) >= 16 and math.prod(shape[-2:]) >= CHANNELS  # products are most of the work
+    worth = large and math.prod((*x.shape[:-1], *shape[-2:])) >= WORK
+    found = on_cpu() and beside and worth and x.dtype in (jnp.float32, jnp.float64)
+    LOCAL.tiles += found
+    return found
 
 
 def in_rows(windows: Windows) -> bool:

@@ -15,7 +15,8 @@ through the loop (`Aside`): products, what the next turn begins with, even its n
 
 **Convolutions.** What lies between the layers for images is larger than a core's cache. In parts it is not, and XLA runs
 operations of different parts side by side of its own accord. Here memory is better used again. They take turns, four at a
-time: that compiles faster than eight at once, and trains as fast or faster.
+time: that compiles faster than eight at once, and trains as fast or faster. Where layers go in tiles (winograd.py), which have
+products side by side already, it is one at a time.
 """
 
 from __future__ import annotations
@@ -32,10 +33,9 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
 from ..training.step import Batch
+from . import LOCAL, jax_loop
 from . import jax as engine
-from . import jax_loop
 from .choose import AT_ONCE
-from .jax_conv import is_large
 from .jax_parts import convolves, joined, mean_gradients
 from .programs import kept
 from .stack import unwrapped
@@ -66,15 +66,16 @@ def chunk(net: Any, loss: Any, optimizer: Any, rows: int, aside: bool, state: An
         ops = Aside(zero, before, state.seed, state.step) if aside else engine.JaxOps(seed=state.seed, step=state.step)
         return mean_gradients(ops, net, loss, state.params, batch, first), ops.loops if isinstance(ops, Aside) else []
 
+    parts, at_once = math.ceil(plan.rows.shape[1] / rows), AT_ONCE
     batch, none = jax.eval_shape(functools.partial(engine.batch_of, size=rows), data, plan, 0, 0), jnp.int32(0)
     if aside:
         loops = jax_loop.kept_by(gradients, state, batch, none, none)
         part, kept = with_values(gradients, state, batch, none, none, loops)
     else:
-        part, kept, loops = jax.jit(gradients), [], []  # traced once for all parts
-    parts = math.ceil(plan.rows.shape[1] / rows)
-    in_tiles = any(is_large(a.shape) for a in jax.tree.leaves(state.params))  # whose products are side by side already
-    at_once = 1 if in_tiles else min(parts, AT_ONCE)
+        part, kept, loops, tiles = jax.jit(gradients), [], [], LOCAL.tiles  # traced once for all parts
+        jax.eval_shape(part, state, batch, none)
+        at_once = AT_ONCE if LOCAL.tiles == tiles else 1  # those in tiles have products side by side already
+    at_once = min(parts, at_once)
     firsts = rows * jnp.arange(math.ceil(parts / at_once) * at_once, dtype=jnp.int32).reshape(-1, at_once)
 
     def step(i: Any, carry: Any) -> Any:
