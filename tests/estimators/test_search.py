@@ -481,6 +481,31 @@ def test_guests_are_scored_all_at_once_where_labels_are_numbers(model, labels, m
     assert len(scored) == (2 * 3 if y.dtype.kind == "i" else 2 * 9)  # hosts alone, or all
 
 
+def test_nobody_computes_on_the_host_what_guests_give_for_images(monkeypatch):
+    images, computed, outputs = X.reshape(-1, 2, 2, 1), [], pc.Network.outputs
+    monkeypatch.setattr(pc.Network, "outputs", lambda self, *data, **options: computed.append(self) or outputs(self, *data, **options))
+    model = pc.NetworkClassifier(pc.Conv2d(3, 2) >> pc.ReLU(), epochs=3, random_state=0, engine="jax", dtype="float64")
+    grid, options = {"optimizer__learning_rate": [1e-3, 0.01, 0.03]}, {"cv": 3, "refit": False}
+    theirs = GridSearchCV(model, grid, **options).fit(images, Y)
+    for scoring in (None, "accuracy"):
+        computed.clear()
+        assert_same_results(pc.PopulationSearchCV(model, grid, how="batched", scoring=scoring, **options).fit(images, Y), theirs, False)
+        assert len(computed) == 3  # hosts alone
+
+
+class Balanced(pc.losses.SigmoidCrossEntropy):
+    """Decides by all rows that it sees: half of them are of the second class."""
+
+    def decide(self, ops, y):
+        return (y > np.median(y)).astype(np.int64)[:, 0]
+
+
+def test_a_users_loss_that_decides_by_many_rows_sees_those_of_one_network(monkeypatch):
+    model, grid = clone(NET).set_params(loss=Balanced()), {"optimizer__learning_rate": [1e-4, 0.003, 0.02]}
+    theirs = GridSearchCV(model, grid, cv=3).fit(X, Y > 0)
+    assert_same_results(pc.PopulationSearchCV(model, grid, cv=3, how="batched").fit(X, Y > 0), theirs, False)
+
+
 def test_guests_and_refits_whose_training_fails_on_the_device_get_fits_of_their_own(runs, monkeypatch):
     """Which is found out when somebody looks at what has come of it."""
     train, broken = together.train, MemoryError("the device is full")

@@ -136,9 +136,10 @@ def train(group: list[Request]) -> None:
             rows=spread()(rows, which, pile.starts), sizes=sizes, rates=rates, count=count if len(counts) > 1 else np.int32(counts.pop())
         )
         state, *outcome = engine.with_kernels(program(), *first.static, pile.state, pile.data, plan)
+    on_its_way(outcome)
     trained = Pile(state, pile.data, pile.starts, pile.source)
     for i, request in zip(places, group, strict=True):
-        request.result = Part.all_of(trained, i, request.state), *(Later(array, i) for array in on_its_way(outcome))
+        request.result = Part.all_of(trained, i, request.state), *(Later(array, i) for array in outcome)
 
 
 def alike(orders: list[np.ndarray]) -> tuple[list[np.ndarray], list[int]]:

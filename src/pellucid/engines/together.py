@@ -306,7 +306,8 @@ class Recalling(Together):
             if known.asks_for_what(wanted):
                 with contextlib.suppress(Exception):  # it has failed
                     found, sums, finite = known.result
-                    return alone(found), np.asarray(sums), np.asarray(finite)
+                    self.engine.settle(found := alone(found))
+                    return found, np.asarray(sums), np.asarray(finite)
         return self.engine.train(net, loss, optimizer, self.engine.put(self.get(state)), self.engine.put(Batch(*data)), plan)
 
 

@@ -217,6 +217,7 @@ BLOCK = 16384  # rows predicted at a time: bounded memory, and few matrix produc
 class Classifier(ClassifierMixin):
     """scikit-learn's classifier, whose score asks no questions about plain labels."""
 
+    network_: Any
     _decide: Callable[[np.ndarray], np.ndarray]  # the classes that outputs mean
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
@@ -228,8 +229,10 @@ class Classifier(ClassifierMixin):
         return super().score(X, y, sample_weight)
 
     def _scores(self, outputs: np.ndarray, y: Any) -> list[float] | None:
+        if not (plain_labels(y) and is_ours(self.network_.loss)):  # which decides row by row
+            return None
         predicted: Any = self._decide(outputs.reshape(-1, *outputs.shape[2:]))
-        if not (plain_labels(y) and plain_labels(predicted) and len(predicted) == len(outputs) * len(y)):
+        if not (plain_labels(predicted) and len(predicted) == len(outputs) * len(y)):
             return None
         return (predicted.reshape(len(outputs), -1) == y).mean(1).tolist()
 

@@ -193,25 +193,30 @@ class Fit(Guest):
     def foretold(self) -> dict[str, list[float]]:
         """The scores of all its guests, where they follow from their outputs and the estimator can tell them at once."""
         outputs = next((guest.outputs[0] for guest in self.seated() if guest.outputs[0]), ())
-        if not isinstance(self.options["scorer"], _PassthroughScorer) or len(outputs) < len(self.parts):
-            return {}
         found = dict[str, Any]()
-        for (name, (x, y)), (_, wait) in zip(self.parts.items(), outputs, strict=True):
-            self.estimator._rows(x)  # which refuses what no score can be told of
-            found[name] = self.estimator._scores(wait(), y)
-        return {} if None in found.values() else found
+        if isinstance(self.options["scorer"], _PassthroughScorer) and len(outputs) == len(self.parts):
+            with contextlib.suppress(Exception):  # of rows that are refused no score can be told
+                for (name, (x, y)), (_, wait) in zip(self.parts.items(), outputs, strict=True):
+                    self.with_network(lambda: self.estimator.network_.params, [(x, wait()[0])])._outputs(x)  # which looks at the rows
+                    found[name] = self.estimator._scores(wait(), y)
+        return found if len(found) == len(self.parts) and None not in found.values() else {}
+
+    def with_network(self, weights: Callable[[], Any], known: list[Any]) -> Any:
+        """Its estimator, once trained, with other weights, of which it is `known` what they give for some rows."""
+        fitted = copy.copy(self.estimator)
+        fitted.network_ = Told(self.estimator.network_, weights, known)
+        return fitted
 
     def score(self, host: Fit, found: dict[str, Any]) -> Any:
         """Score the network that was trained beside the host as that one was scored; returns what scikit-learn would find."""
         began, known = time.time(), list[Any]()
         outputs, i = self.outputs
+        if outputs and host.foretold:
+            scores: Any = {name: told[i] for name, told in host.foretold.items()}
+            return [{**found, "fit_error": None, **scores, "score_time": time.time() - began}]
         with contextlib.suppress(Exception):
-            if outputs and host.foretold:
-                scores: Any = {name: told[i] for name, told in host.foretold.items()}
-                return [{**found, "fit_error": None, **scores, "score_time": time.time() - began}]
             known = [(x, wait()[i]) for x, wait in outputs]
-        fitted = copy.copy(host.estimator)
-        fitted.network_ = Told(host.estimator.network_, self.request.weights, known)
+        fitted = host.with_network(self.request.weights, known)
         if not known:
             _ = fitted.network_.params  # where they cannot be had it gets a fit of its own, no score for an error
         scorer, error_score = self.options["scorer"], self.options["error_score"]
