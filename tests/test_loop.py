@@ -110,8 +110,8 @@ def test_stacks_of_convolutions_and_recurrent_layers_learn_what_numpy_learns(blo
     parts, seen = jax_parts if recurrent else jax_cut, []
     monkeypatch.setattr(parts, "train", lambda *args, train=parts.train: seen.append(args) or train(*args))
     for module, name, value in (
-        (jax_parts, "ROWS", 4),
-        (jax_parts, "SECONDS", 1e-12),
+        (choose, "ROWS", 4),
+        (choose, "SCANNED", 1e-12),
         (choose, "CUT", {0.0: 2}),
         (choose, "LEAST_ROWS", 1),
         (choose, "SHARE", np.inf),

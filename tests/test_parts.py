@@ -1,4 +1,4 @@
-"""Training steps whose rows go through a recurrent network in parts, side by side (engines/jax_parts.py)."""
+"""Training steps whose rows go through a recurrent network in parts, side by side (engines/jax_parts.py), or in halves (jax_cut.py)."""
 
 import subprocess
 import sys
@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 
 import pellucid as pc
-from pellucid.engines import jax_parts
-from pellucid.training.step import Batch
+from pellucid.engines import choose, jax_cut, jax_parts
+from pellucid.training.loop import plan_of
+from pellucid.training.step import Batch, Plan, State
+
+from .test_aside import every
 
 pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="a GPU shares rows out by itself")
 
@@ -30,20 +33,24 @@ class Langevin(pc.SGD):
         return (p - rate * (g + 0.1 * (ops.uniform(g.shape) - 0.5) / ops.weight.sum()),)
 
 
-@pytest.fixture
-def cut(monkeypatch):
-    """Also the small networks of these tests are cut: batches of 14 rows into four parts of 4, 4, 4 and 2."""
-    monkeypatch.setattr(jax_parts, "ROWS", 4)
-    monkeypatch.setattr(jax_parts, "SECONDS", 1e-12)
+WAYS = {"parts": {"ROWS": 4, "SCANNED": 1e-12}, "halves": {"ROWS": 10**9, "HALVES_SCANNED": 0.0, "ROWS_HALVED": 5, "DEEP": 99}}
+
+
+@pytest.fixture(params=WAYS)
+def cut(monkeypatch, request):
+    """Also these small networks are cut: 14 rows into 4, 4, 4 and 2, or in halves, also of several layers. The rows of the first part."""
+    for name, value in WAYS[request.param].items():
+        monkeypatch.setattr(choose, name, value)
+    return {"parts": 4, "halves": 7}[request.param]
 
 
 @pytest.fixture
 def whole(monkeypatch):
-    """Returns a function that turns cutting off, and one that counts how often it was done."""
+    """Returns a function that turns cutting off, and the rows of a part, once for every call."""
     seen = []
-    train = jax_parts.train
-    monkeypatch.setattr(jax_parts, "train", lambda *args: seen.append(args[-1]) or train(*args))
-    return lambda: monkeypatch.setattr(jax_parts, "ROWS", 10**9), seen
+    for module in (jax_parts, jax_cut):
+        monkeypatch.setattr(module, "train", lambda *args, train=module.train: seen.append(args[-1]) or train(*args))
+    return lambda: [monkeypatch.setattr(choose, name, 10**9) for name in ("ROWS", "ROWS_HALVED")], seen
 
 
 def fitted(net, x=X, y=Y, optimizer=None, **options):
@@ -73,15 +80,27 @@ def assert_same(one, other, **tolerance):
         (NET, {"sample_weight": np.repeat([0.0, 1.0, 3.0], 15), "order": "given"}),
         (NET, {"sample_weight": np.arange(1.0, 46.0), "optimizer": Langevin(0.5)}),
         (pc.GRU(5, outputs="every") >> pc.Linear(4), LABELS),
-        # rows too short for the convolution have no output: parts made of such rows count nothing
-        (pc.Conv1d(4, 3, padding="valid") >> pc.RNN(5, outputs="every") >> pc.Linear(4), SHORT),
+        (NET, {"x": X[:, :1]}),
+        (pc.Sum(pc.RNN(5), pc.GRU(5, h0=np.ones(5))) >> pc.Linear(4), {}),
+        (pc.Repeat(pc.RNN(3, outputs="every"), 3) >> pc.LSTM(4) >> pc.Linear(4), {}),
     ],
 )
 def test_parts_add_up_to_the_whole(cut, whole, net, options):
     """Compared with the program that takes all rows at once, in float64; the last batch of 45 rows has 3, in one part."""
+    assert_parts_add_up(cut, whole, net, options)
+
+
+@pytest.mark.parametrize("cut", ["parts"], indirect=True)
+def test_parts_of_rows_too_short_for_a_convolution_add_up_to_the_whole(cut, whole):
+    """They have no output: parts made of such rows count nothing."""
+    net = pc.Conv1d(4, 3, padding="valid") >> pc.RNN(5, outputs="every") >> pc.Linear(4)
+    assert_parts_add_up(cut, whole, net, SHORT)
+
+
+def assert_parts_add_up(rows, whole, net, options):
     off, seen = whole
     parts = fitted(net, **options)
-    assert set(seen) == {4}
+    assert set(seen) == {rows}
     off()
     count = len(seen)
     assert_same(parts, fitted(net, **options), rtol=1e-9, atol=1e-11)
@@ -222,8 +241,8 @@ def rows_of_part(net, optimizer, size, x=X, loss="softmax_cross_entropy"):
 
 def test_only_what_is_known_to_go_row_by_row_is_cut(cut):
     sgd = pc.SGD(0.1)
-    assert rows_of_part(NET, sgd, 14) == 4
-    assert rows_of_part(Mine(5) >> pc.Linear(4), sgd, 14) == 4
+    assert rows_of_part(NET, sgd, 14) == cut
+    assert rows_of_part(Mine(5) >> pc.Linear(4), sgd, 14) == cut
     assert rows_of_part(NET, sgd, 4) == 0
     assert rows_of_part(NET, sgd, 14, loss=Across()) == 0
     assert rows_of_part(Noisy(5) >> pc.Linear(4), sgd, 14) == 0
@@ -237,15 +256,49 @@ def test_only_what_is_known_to_go_row_by_row_is_cut(cut):
 def test_only_what_takes_long_enough_is_cut():
     """By shapes alone; the largest array of weights must fit into a core's cache."""
     x, sgd = np.zeros((1, 64, 32)), pc.SGD(0.1)
-    sizes = {16: 0, 17: 9, 32: 16, 48: 24, 50: 13, 128: 16}
+    sizes = {8: 0, 15: 0, 16: 8, 17: 9, 32: 16, 48: 24, 50: 13, 128: 16}
     assert {size: rows_of_part(pc.RNN(128) >> pc.Linear(10), sgd, size, x) for size in sizes} == sizes
+    assert rows_of_part(pc.RNN(64) >> pc.Linear(10), sgd, 32, x) == 16
     assert rows_of_part(pc.RNN(32) >> pc.Linear(10), sgd, 32, x) == 0
     assert rows_of_part(pc.LSTM(512) >> pc.Linear(10), sgd, 32, x) == 0
+    assert rows_of_part(pc.Conv1d(32, 3) >> pc.RNN(128) >> pc.Linear(10), sgd, 16, x) == 0  # not in halves
+    assert rows_of_part(pc.RNN(128, outputs="every") >> pc.RNN(128) >> pc.Linear(10), sgd, 16, x) == 0  # nor these
+
+
+@pytest.mark.parametrize(("size", "module"), [(32, jax_cut), (64, jax_parts)])
+def test_two_parts_are_halves_of_one_program_and_more_are_programs_of_their_own(size, module, whole, monkeypatch):
+    taken = []
+    monkeypatch.setattr(module, "train", lambda *args, train=module.train: taken.append(args[-1]) or train(*args))
+    model = pc.Network(pc.RNN(128) >> pc.Linear(4), (64, 32), "softmax_cross_entropy")
+    model.fit(np.zeros((size, 64, 32), "f4"), np.arange(size) % 4, epochs=1, batch_size=size, engine="jax", progress=False)
+    assert taken == whole[1] == [16]
 
 
 def test_one_program_serves_all_parts_and_steps(cut, whole):
-    net = pc.LSTM(6) >> pc.Linear(4)
-    before = jax_parts.part._cache_size()
+    net, program = pc.LSTM(6) >> pc.Linear(4), {4: jax_parts.part, 7: jax_cut.chunk}[cut]
+    before = program._cache_size()
     fitted(net)
     fitted(net, epochs=5, optimizer=pc.Adam(0.5))
-    assert jax_parts.part._cache_size() - before == 2  # one for the state as a fit begins with it, one as a step leaves it
+    assert program._cache_size() - before == {4: 2, 7: 1}[cut]  # parts: one for the state as a fit begins with it, one as a step leaves it
+
+
+@pytest.mark.parametrize("layer", [pc.RNN, pc.GRU, pc.LSTM])
+def test_all_that_a_step_of_a_half_makes_is_carried_through_its_loop(layer):
+    """Or XLA gives the other half's loop the same memory, and one waits for the other."""
+    net, sgd = layer(5) >> pc.Linear(4), pc.SGD(0.1)
+    model = pc.Network(net, (6, 3), "softmax_cross_entropy")
+    data = model.as_batch(X.astype("f4"), Y)
+    state = State(model.params, sgd.slots(model.params), sgd.numbers("float32"), np.int32(0), np.uint32(0))
+    plan = Plan(*plan_of(np.arange(42), 14), np.full(3, 0.01, np.float32), np.int32(3))
+    made = jax.make_jaxpr(jax_cut.chunk.function, static_argnums=range(5))(net, model.loss, sgd.kind(), 7, True, state, data, plan)
+    steps = next(e for e in made.jaxpr.eqns if e.primitive.name == "while").params["body_jaxpr"].jaxpr
+    loops = [e for e in every(steps.eqns) if e.primitive.name == "while"]
+    assert len(loops) == 4  # ahead and back, of both halves
+    for loop in loops:
+        body = loop.params["body_jaxpr"].jaxpr
+        dear = [v for e in every(body.eqns) if e.primitive.name in ("dot_general", "concatenate", "tanh") for v in e.outvars]
+        assert dear
+        assert {v for e in body.eqns for v in e.outvars if v in dear} <= set(body.outvars)
+    again = {v for e in every(steps.eqns) if e.primitive.name in ("transpose", "reshape") for v in e.outvars if v.aval.size >= 6 * 7 * 5}
+    assert again
+    assert not again & set(steps.outvars)  # what is looked at in another way is not kept once more

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 from collections import Counter
@@ -15,7 +16,7 @@ from ..tree import leaves, map_leaves
 from . import has_gpu, has_jax
 from .numpy import NumpyOps
 
-__all__ = ["choose_engine", "predict_work", "rows_of_half"]
+__all__ = ["choose_engine", "convolves", "predict_work", "rows_of_half", "starts_apart"]
 
 # Measured on two cores with benchmarks/calibrate.py, in seconds: for each step, layer, row of the batch, output of a layer
 # with weights, operation of its products (by kind), and weight (updating it). A convolution's and a scan's operations take longer.
@@ -43,6 +44,10 @@ STACKED, HALF, WORTH = 250e-6, 16, (250e3, 10e6)
 # stays in a core's cache. Each part has gradients of its own to be written and added up, which may take so much of the step.
 # The program holds no more than four: they take turns.
 CUT, LEAST_ROWS, AT_ONCE, COMPILE_PART, ADD_UP, SHARE = {10e-3: 8, 2e-3: 2}, 8, 4, 0.12, 0.4e-9, 0.1
+# A recurrent one goes through in parts, an even number of them, that take so long and have so many rows each: a part of fewer rows gains
+# nothing, and one that takes less time is not worth its start. Two of them are halves, which start together: steps that take so long, of so
+# many rows, are halved too. An array of so many weights, which a core's cache does not hold, is better read once for all rows.
+SCANNED, ROWS, HALVES_SCANNED, ROWS_HALVED, LARGE_SCANNED = 0.7e-3, 16, 0.8e-3, 16, 2**20
 
 
 class Work(NamedTuple):
@@ -81,9 +86,14 @@ def predict_work(net: Layer, params: Any, batch: int, data: Batch | None = None)
     numpy += waiting
     calls = NUMPY["step"] + NUMPY["layer"] * used["layer"]
     arrays = (numpy - calls + NUMPY["output"] * batch * used["other"]) * (1 if data is None else data.weight.dtype.itemsize / 4)
-    parts = 1 if has_gpu() or used["scan"] else parts_of(count(net), sizes, batch, jax, convolves=bool(used["convolution"]))
-    cutting = COMPILE_PART * min(parts, AT_ONCE) if used["convolution"] else COMPILE_HALVES
-    compile = COMPILE + COMPILE_PER_LAYER * min(count(net), LONGEST[has_gpu()]) + cutting * (parts > 1)
+    parts, cutting = 1, 0.0
+    if used["scan"] and not has_gpu():
+        parts = parts_of_scan(sizes, batch, JAX["scan"] * amounts["scan"], starts_apart(net))
+        cutting = COMPILE_HALVES * (parts == 2 and not starts_apart(net))
+    elif not has_gpu():
+        parts = parts_of(count(net), sizes, batch, jax, convolves=bool(used["convolution"]))
+        cutting = (COMPILE_PART * min(parts, AT_ONCE) if used["convolution"] else COMPILE_HALVES) * (parts > 1)
+    compile = COMPILE + COMPILE_PER_LAYER * min(count(net), LONGEST[has_gpu()]) + cutting
     return Work(numpy, jax, compile + (0 if "jax" in sys.modules else IMPORT_JAX) + START_GPU * has_gpu(), parts, calls / (calls + arrays))
 
 
@@ -93,6 +103,25 @@ def parts_of(layers: int, sizes: list[int], batch: int, seconds: float, convolve
         return 2 if HALVED[0] <= seconds <= HALVED[1] and max(sizes, default=0) <= LARGE and layers <= DEEP else 1
     most = min(batch // LEAST_ROWS, SHARE * seconds / (ADD_UP * sum(sizes)))
     return next((parts for least, parts in CUT.items() if seconds >= least and parts <= most), 1)
+
+
+def parts_of_scan(sizes: list[int], batch: int, seconds: float, apart: bool) -> int:
+    """In how many parts a batch goes through a network whose recurrent layers take so long for a training step on a CPU."""
+    if max(sizes) >= LARGE_SCANNED:
+        return 1
+    parts = min(math.ceil(batch / ROWS), int(seconds / SCANNED)) // 2 * 2  # so that two cores, or four, have equal shares
+    return max(parts, 1 if apart or seconds < HALVES_SCANNED or batch < ROWS_HALVED else 2)
+
+
+def starts_apart(net: Layer) -> bool:
+    """Whether two parts of a recurrent network are programs of their own, too: halves of several recurrent layers take long to compile."""
+    return count(net) > DEEP or convolves(net)
+
+
+@functools.lru_cache(256)
+def convolves(net: Layer) -> bool:
+    """Whether one of its layers is a convolution."""
+    return net.work == "convolution" or any(map(convolves, net.children))
 
 
 def rows_of_half(net: Layer, params: Any, batch: int, data: Batch) -> int:

@@ -20,7 +20,7 @@ from ..training.step import Batch, Plan, State, all_finite, evaluation_step, gra
 from . import jax_conv, jax_parts
 from . import stack as stacks
 from .again import in_turns
-from .choose import count, rows_of_half
+from .choose import convolves, count, rows_of_half, starts_apart
 from .jax_conv import on_cpu
 from .jax_kernel import scan_rows
 from .jax_whole import refused, run_steps, with_kernels
@@ -193,7 +193,7 @@ def get(tree: Any) -> Any:
 def stack(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, size: int) -> Any:
     """The state as `train` takes it for batches of `size` rows of the data: long runs of equal blocks are stacked (see stack.py)."""
     rows = rows_of_part(net, loss, optimizer, state.params, data, size)
-    dense = not (is_recurrent(net) or jax_parts.convolves(net))
+    dense = not (is_recurrent(net) or convolves(net))
     aside = on_cpu() and not rows and dense and jax_parts.can_be_cut(net, loss, optimizer)
     rows = rows_of_half(net, state.params, size, data) if aside else rows
     batch = jax.tree.map(lambda a: jax.ShapeDtypeStruct((size, *a.shape[1:]), a.dtype), data)
@@ -240,7 +240,7 @@ def train(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: An
         state, sums = jax_loop.train(net, loss, optimizer, state, data, plan)
     elif not rows:
         state, sums, finite = with_kernels(chunk, net, loss, optimizer, state, data, plan, not on_cpu())
-    elif is_recurrent(net):
+    elif is_recurrent(net) and (2 * rows < plan.rows.shape[1] or is_stacked(params) or starts_apart(net)):
         state, sums = jax_parts.train(net, loss, optimizer, state, data, plan, rows)
     else:
         from . import jax_cut

@@ -11,7 +11,8 @@ the loop, where nobody looks at them. Whoever waits goes on on the core that it 
 the rest of both halves on one core.
 
 **Stacks side by side.** The same holds for what is in a loop over equal blocks (stack.py), where all that a turn makes is carried
-through the loop (`Aside`): products, what the next turn begins with, even its number and whether there is one.
+through the loop (`Aside`): products, what the next turn begins with, even its number and whether there is one. A recurrent
+layer's loops over its steps go side by side in the same way.
 
 **Convolutions.** What lies between the layers for images is larger than a core's cache. In parts it is not, and XLA runs
 operations of different parts side by side of its own accord. Here memory is better used again. They take turns, four at a
@@ -35,8 +36,8 @@ from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 from ..training.step import Batch
 from . import LOCAL, jax_loop
 from . import jax as engine
-from .choose import AT_ONCE
-from .jax_parts import convolves, joined, mean_gradients
+from .choose import AT_ONCE, convolves
+from .jax_parts import joined, mean_gradients
 from .programs import kept
 from .stack import unwrapped
 
@@ -47,7 +48,7 @@ OPTIONS = engine.OPTIONS and engine.OPTIONS | {"xla_disable_hlo_passes": "tree_r
 TURNS = 12  # operations that do nothing
 # Operations whose result XLA does not compute once more in every operation that needs it, so that it has a place in memory; and those
 # that have one in a loop over blocks too
-APART = "dot_general", "reduce_", "argm", "exp"
+APART = "dot_general", "concatenate", "reduce_", "argm", "exp"
 DEAR = "log", "tanh", "erf", "rsqrt", "sqrt", "div"
 
 
@@ -140,8 +141,12 @@ def waited_for(program: Any, others: set[Any], ends: Sequence[Any] | None = None
 
     In a loop (which has `ends`, what a turn hands on) that holds for numbers, too.
     """
-    turned = {equation.outvars[0]: equation.invars[0] for equation in program.eqns if equation.primitive.name == "transpose"}
-    apart = (equation for equation in program.eqns if equation.primitive.name.startswith(APART if ends is None else APART + DEAR))
-    arrays = (v for equation in apart for v in (*equation.outvars, *equation.invars) if not isinstance(v, Literal))
-    found = [turned.get(v, v) for v in arrays if ends is not None or v.aval.size > 1]
+    named: dict[Any, Any] = {}  # of an array that is another one, looked at in another way: that one
+    for equation in program.eqns:
+        if equation.primitive.name in ("transpose", "reshape"):
+            named[equation.outvars[0]] = named.get(equation.invars[0], equation.invars[0])
+    arrays = [v for e in program.eqns if e.primitive.name.startswith(APART) for v in (*e.outvars, *e.invars) if not isinstance(v, Literal)]
+    if ends is not None:
+        arrays += [v for e in program.eqns if e.primitive.name.startswith(DEAR) for v in e.outvars]
+    found = [named.get(v, v) for v in arrays if ends is not None or v.aval.size > 1]
     return [v for v in dict.fromkeys([*found, *(ends or ())]) if v not in others]

@@ -23,33 +23,24 @@ from jax import lax
 
 from ..layers.base import Layer
 from ..layers.normalise import BatchNorm
-from ..layers.recurrent import Recurrent, is_recurrent
+from ..layers.recurrent import Recurrent
 from ..optimizers import Optimizer
 from ..settings import is_ours
 from ..training.step import Batch, gradients, sums, updated
-from ..tree import leaves
 from . import LOCAL, cores, started
 from . import jax as engine
-from .choose import JAX, predict_work, remembered_uses
+from .choose import predict_work
 from .stack import is_stacked, unwrapped
 
-__all__ = ["can_be_cut", "convolves", "rows_of_part", "train"]
-
-# Measured on two cores: fewer rows in a part gain nothing; a part that takes less time is not worth its start; and an
-# array of so many weights, which a core's cache does not hold, is better read once for all rows.
-ROWS, SECONDS, LARGE = 16, 0.7e-3, 2**20
+__all__ = ["can_be_cut", "rows_of_part", "train"]
 
 
 def rows_of_part(net: Layer, loss: Any, optimizer: Any, params: Any, data: Batch, size: int) -> int:
     """How many rows of a batch of `size` each part has; 0 where it is not cut."""
     if not can_be_cut(net, loss, optimizer):
         return 0
-    if not is_recurrent(net):
-        parts = predict_work(net, params, size, data).parts
-        return math.ceil(size / parts) if parts > 1 else 0
-    seconds = 6 * size * JAX["scan"] * remembered_uses(net, params, data)["scan"]
-    parts = min(math.ceil(size / ROWS), int(seconds / SECONDS)) // 2 * 2  # so that two cores, or four, have equal shares
-    return math.ceil(size / parts) if parts and all(leaf.size < LARGE for _, leaf in leaves(params)) else 0
+    parts = predict_work(net, params, size, data).parts
+    return math.ceil(size / parts) if parts > 1 else 0
 
 
 def can_be_cut(net: Layer, loss: Any, optimizer: Any) -> bool:
@@ -64,12 +55,6 @@ def is_by_rows(net: Layer) -> bool:
     if isinstance(net, Recurrent):  # also a user's own that has but a cell: a cell takes every row by itself
         return not net.streams and (type(net).forward, type(net).backward) == (Recurrent.forward, Recurrent.backward)
     return is_ours(net) and not isinstance(net, BatchNorm) and all(map(is_by_rows, net.children))
-
-
-@functools.lru_cache(256)
-def convolves(net: Layer) -> bool:
-    """Whether one of its layers is a convolution."""
-    return net.work == "convolution" or any(map(convolves, net.children))
 
 
 def train(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: Any, rows: int) -> tuple[Any, Any]:
