@@ -256,10 +256,11 @@ def test_only_what_is_known_to_go_row_by_row_is_cut(cut):
 def test_only_what_takes_long_enough_is_cut():
     """By shapes alone; the largest array of weights must fit into a core's cache."""
     x, sgd = np.zeros((1, 64, 32)), pc.SGD(0.1)
-    sizes = {8: 0, 15: 0, 16: 8, 17: 9, 32: 16, 48: 24, 50: 13, 128: 16}
+    sizes = {7: 0, 8: 4, 15: 8, 16: 8, 17: 9, 32: 16, 48: 24, 50: 13, 128: 16}
     assert {size: rows_of_part(pc.RNN(128) >> pc.Linear(10), sgd, size, x) for size in sizes} == sizes
     assert rows_of_part(pc.RNN(64) >> pc.Linear(10), sgd, 32, x) == 16
-    assert rows_of_part(pc.RNN(32) >> pc.Linear(10), sgd, 32, x) == 0
+    assert rows_of_part(pc.RNN(32) >> pc.Linear(10), sgd, 32, x) == 16
+    assert rows_of_part(pc.RNN(16) >> pc.Linear(10), sgd, 32, x) == 0
     assert rows_of_part(pc.LSTM(512) >> pc.Linear(10), sgd, 32, x) == 0
     assert rows_of_part(pc.Conv1d(32, 3) >> pc.RNN(128) >> pc.Linear(10), sgd, 16, x) == 0  # not in halves
     assert rows_of_part(pc.RNN(128, outputs="every") >> pc.RNN(128) >> pc.Linear(10), sgd, 16, x) == 0  # nor these
@@ -299,6 +300,3 @@ def test_all_that_a_step_of_a_half_makes_is_carried_through_its_loop(layer):
         dear = [v for e in every(body.eqns) if e.primitive.name in ("dot_general", "concatenate", "tanh") for v in e.outvars]
         assert dear
         assert {v for e in body.eqns for v in e.outvars if v in dear} <= set(body.outvars)
-    again = {v for e in every(steps.eqns) if e.primitive.name in ("transpose", "reshape") for v in e.outvars if v.aval.size >= 6 * 7 * 5}
-    assert again
-    assert not again & set(steps.outvars)  # what is looked at in another way is not kept once more

@@ -8,7 +8,8 @@ rows of the first half wait for the first of them, those of the second half for 
 Two operations also wait for each other where XLA gave one the memory that the other reads. That of a value is not given
 away as long as the value is needed; so the loop carries the values of both halves to the end of their step, and on to the end of
 the loop, where nobody looks at them. Whoever waits goes on on the core that it has waited for, so one such pair is enough to have
-the rest of both halves on one core.
+the rest of both halves on one core. And one value that is not carried is enough for such a pair, be it a single number: it may lie
+where one that is carried will lie later.
 
 **Stacks side by side.** The same holds for what is in a loop over equal blocks (stack.py), where all that a turn makes is carried
 through the loop (`Aside`): products, what the next turn begins with, even its number and whether there is one. A recurrent
@@ -22,22 +23,21 @@ products side by side already, it is one at a time.
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from ..training.step import Batch
 from . import LOCAL, jax_loop
 from . import jax as engine
 from .choose import AT_ONCE, convolves
 from .jax_parts import joined, mean_gradients
+from .late import equations, variables
 from .programs import kept
 from .stack import unwrapped
 
@@ -46,10 +46,10 @@ __all__ = ["train"]
 # XLA would add up long rows in two steps, and the place of what is in between cannot be kept
 OPTIONS = engine.OPTIONS and engine.OPTIONS | {"xla_disable_hlo_passes": "tree_reduction_rewriter"}
 TURNS = 12  # operations that do nothing
-# Operations whose result XLA does not compute once more in every operation that needs it, so that it has a place in memory; and those
-# that have one in a loop over blocks too
-APART = "dot_general", "concatenate", "reduce_", "argm", "exp"
-DEAR = "log", "tanh", "erf", "rsqrt", "sqrt", "div"
+# Operations whose results XLA does not compute once more wherever they are needed, so that they have places in memory; and those of which
+# that holds for what they read, too
+MADE = "gather", "optimization_barrier", "exp", "log", "tanh", "erf", "rsqrt", "sqrt", "div"
+READ = "dot_general", "while", "reduce_", "argm", "concatenate"
 
 
 def train(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: Any, rows: int) -> tuple[Any, Any]:
@@ -63,47 +63,42 @@ def chunk(net: Any, loss: Any, optimizer: Any, rows: int, aside: bool, state: An
     form = jax.tree.structure(state)
     net, state = unwrapped(net, state)
 
-    def gradients(state: Any, batch: Batch, first: Any, zero: Any = None, before: Any = None) -> tuple[Any, Any]:
-        ops = Aside(zero, before, state.seed, state.step) if aside else engine.JaxOps(seed=state.seed, step=state.step)
-        return mean_gradients(ops, net, loss, state.params, batch, first), ops.loops if isinstance(ops, Aside) else []
+    def part(ops: Any, state: Any, i: Any, first: Any) -> Any:
+        return mean_gradients(ops, net, loss, state.params, engine.batch_of(data, plan, i, first, rows), first)
 
-    parts, at_once = math.ceil(plan.rows.shape[1] / rows), AT_ONCE
-    batch, none = jax.eval_shape(functools.partial(engine.batch_of, size=rows), data, plan, 0, 0), jnp.int32(0)
+    def one(state: Any, i: Any, first: Any) -> Any:
+        return part(engine.JaxOps(seed=state.seed, step=state.step), state, i, first)
+
+    def half(state: Any, i: Any, turn: Any, before: Any = None) -> tuple[Any, Any]:
+        zero, first = turn
+        ops = Aside(zero, before, state.seed, state.step)
+        return part(ops, state, i, first), ops.loops
+
+    parts, at_once, begin = math.ceil(plan.rows.shape[1] / rows), AT_ONCE, (state, jnp.int32(0))
+    table = jnp.zeros((plan.rows.shape[0], 2 + len(loss.scores)), dtype=data.weight.dtype)
     if aside:
-        loops = jax_loop.kept_by(gradients, state, batch, none, none)
-        part, kept = with_values(gradients, state, batch, none, none, loops)
+        turns = [jnp.array([0, first], jnp.int32) for first in (*[0] * (TURNS - 1), rows)]
+        loops = jax_loop.kept_by(half, *begin, turns[0])
+        run, alive = with_values(half, *begin, turns[0], loops)
+        values = jax_loop.zeros(2 * ([loops, alive],))
     else:
-        part, kept, loops, tiles = jax.jit(gradients), [], [], LOCAL.tiles  # traced once for all parts
-        jax.eval_shape(part, state, batch, none)
+        turns, values, tiles, run = [], (), LOCAL.tiles, jax.jit(one)  # traced once for all parts
+        jax.eval_shape(run, *begin, jnp.int32(0))
         at_once = AT_ONCE if LOCAL.tiles == tiles else 1  # those in tiles have products side by side already
     at_once = min(parts, at_once)
     firsts = rows * jnp.arange(math.ceil(parts / at_once) * at_once, dtype=jnp.int32).reshape(-1, at_once)
 
     def step(i: Any, carry: Any) -> Any:
-        state, table, turns, before = carry
+        state, table, turns, values = carry
         turns = [lax.sort(turn) for turn in turns]
-        found: Any
-        values: Any
-
-        def half(turn: Any, before: Any) -> tuple[Any, Any]:
-            zero, first = turn
-            batch = engine.batch_of(data, plan, i, first, rows)
-            (found, loops), alive = part(state, batch, first, zero, before[0])
-            return found, [loops, alive, jax.tree.leaves(batch)]
-
-        def one(first: Any) -> Any:
-            return part(state, engine.batch_of(data, plan, i, first, rows), first)[0]
-
         if aside:
-            found, values = zip(half(turns[0], before[0]), half(turns[-1], before[1]), strict=True)
+            halves = [run(state, i, turn, before) for turn, (before, _) in zip((turns[0], turns[-1]), values, strict=True)]
+            found, values = [found for (found, _), _ in halves], tuple([loops, alive] for (_, loops), alive in halves)
         else:
-            _, each = lax.scan(lambda _, firsts: (None, [*map(one, firsts)]), None, firsts)
-            found, values = [jax.tree.map(lambda a, k=k: a[k], some) for k in range(len(firsts)) for some in each], ()
+            _, each = lax.scan(lambda _, firsts: (None, [run(state, i, first) for first in firsts]), None, firsts)
+            found = [jax.tree.map(lambda a, k=k: a[k], some) for k in range(len(firsts)) for some in each]
         return *joined(optimizer, state, found, data._replace(x=None, target=None), plan, i, table), turns, values
 
-    table = jnp.zeros((plan.rows.shape[0], 2 + len(loss.scores)), dtype=data.weight.dtype)
-    values = jax_loop.zeros(2 * ([loops, kept, jax.tree.leaves(batch)],) if aside else ())
-    turns = [jnp.array([0, first], jnp.int32) for first in (*[0] * (TURNS - 1), rows)] if aside else []
     state, table, *rest = lax.fori_loop(0, plan.count, step, (state, table, turns, values))
     return jax.tree.unflatten(form, jax.tree.leaves(state)), table, rest
 
@@ -116,7 +111,8 @@ class Aside(jax_loop.Looping):
         self.zero = zero.astype(np.uint32)
 
     def alive(self, program, count):
-        return waited_for(program, {*program.constvars, *program.invars[:count]}, program.outvars[:count])
+        others, ends = {*program.constvars, *program.invars[:count]}, program.outvars[:count]
+        return [v for v in dict.fromkeys([*waited_for(program), *ends]) if v not in others]
 
 
 def with_values(function: Any, *args: Any) -> tuple[Any, list[Any]]:
@@ -126,7 +122,8 @@ def with_values(function: Any, *args: Any) -> tuple[Any, list[Any]]:
     """
     closed, shape = jax.make_jaxpr(function, return_shape=True)(*args)
     program, count = closed.jaxpr, len(jax.tree.leaves(shape[0]))
-    alive = waited_for(program, {*program.constvars, *program.invars, *program.outvars[count:]})
+    others = {*program.constvars, *program.invars, *program.outvars[count:]}
+    alive = [v for v in waited_for(program) if v not in others]
     run = jaxpr_as_fun(ClosedJaxpr(program.replace(outvars=[*program.outvars, *alive]), closed.consts))
 
     def both(*args: Any) -> tuple[Any, list[Any]]:
@@ -136,17 +133,25 @@ def with_values(function: Any, *args: Any) -> tuple[Any, list[Any]]:
     return both, [v.aval for v in alive]
 
 
-def waited_for(program: Any, others: set[Any], ends: Sequence[Any] | None = None) -> list[Any]:
-    """What has a place in memory of its own, but for `others`: what goes into and comes out of products, sums and the like.
+def waited_for(program: Any) -> list[Any]:
+    """What has a place in memory of its own.
 
-    In a loop (which has `ends`, what a turn hands on) that holds for numbers, too.
+    An array and what it is reshaped to have one place, so one of the two is enough. But joined arrays are joined anew wherever they are
+    reshaped. What is transposed is read as it was, except in a loop.
     """
-    named: dict[Any, Any] = {}  # of an array that is another one, looked at in another way: that one
+    found, same, turned = dict[Any, Any](), dict[Any, Any](), dict[Any, Any]()
+    joined = {v for e in program.eqns if e.primitive.name == "concatenate" for v in e.outvars}
+    anew = joined.difference(*(variables(e.invars) for e in program.eqns if e.primitive.name != "reshape"), variables(program.outvars))
     for equation in program.eqns:
-        if equation.primitive.name in ("transpose", "reshape"):
-            named[equation.outvars[0]] = named.get(equation.invars[0], equation.invars[0])
-    arrays = [v for e in program.eqns if e.primitive.name.startswith(APART) for v in (*e.outvars, *e.invars) if not isinstance(v, Literal)]
-    if ends is not None:
-        arrays += [v for e in program.eqns if e.primitive.name.startswith(DEAR) for v in e.outvars]
-    found = [named.get(v, v) for v in arrays if ends is not None or v.aval.size > 1]
-    return [v for v in dict.fromkeys([*found, *(ends or ())]) if v not in others]
+        names = {one.primitive.name for one in equations([equation])}
+        read, made = variables(equation.invars), equation.outvars
+        if names == {"transpose"}:
+            turned[made[0]] = turned.get(read[0], read[0])
+        if names == {"reshape"} and read[0] not in joined:
+            same[made[0]] = same.get(read[0], read[0])
+        reads = any(name.startswith(READ) for name in names)
+        arrays = [v for v in made if v not in anew] if reads or any(name.startswith(MADE) for name in names) else []
+        for v in [*arrays, *(read if reads else ())]:
+            v = v if equation.primitive.name == "while" else turned.get(v, v)
+            found[same.get(v, v)] = v
+    return [*found.values()]

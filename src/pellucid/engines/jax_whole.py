@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -22,6 +22,7 @@ from jax import lax
 from ..training.step import Batch, Plan, State
 from . import LOCAL
 from .jax_kernel import ENTRYWISE, ON_TRUTH, Unknown, evaluate, pallas_for_gpu
+from .late import equations
 
 __all__ = ["run_steps", "with_kernels"]
 
@@ -133,12 +134,6 @@ def fits(program: Any, generation: str) -> bool:
         if equation.primitive.name == "dot_general":
             factors |= {where.get(v, v): 4 * math.prod(widened(v.aval.shape)) for v in equation.invars if not hasattr(v, "val")}
     return largest <= LARGE and 0 < sum(factors.values()) <= 1000 * MEMORY.get(generation, 0)
-
-
-def equations(all_of: Iterable[Any]) -> Iterator[Any]:
-    """All operations of a program, those of its parts too."""
-    for equation in all_of:
-        yield from equations(equation.params["jaxpr"].jaxpr.eqns) if equation.primitive.name == "jit" else [equation]
 
 
 def widened(shape: tuple[int, ...]) -> tuple[int, ...]:

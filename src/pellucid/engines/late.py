@@ -5,16 +5,15 @@ On the way back, the gradient of a block's weights leads nowhere. Those of all b
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
 
 from .jax_conv import on_cpu
 from .jax_kernel import ENTRYWISE, ON_TRUTH
-from .jax_whole import equations
 
-__all__ = ["scan_apart"]
+__all__ = ["equations", "scan_apart", "variables"]
 
 # Operations that take no longer for all blocks at once than one after the other
 LATE = ENTRYWISE | ON_TRUTH | {"dot_general", "reduce_sum", "transpose", "reshape", "squeeze", "broadcast_in_dim"}
@@ -65,6 +64,12 @@ def scan_apart(ops: Any, function: Callable[[Any, Any], Any], carry: Any, xs: An
 def is_late(equation: Any) -> bool:
     """Whether it may come after the loop, where nothing in the loop needs it."""
     return {one.primitive.name for one in equations([equation])} <= LATE
+
+
+def equations(all_of: Iterable[Any]) -> Iterator[Any]:
+    """All operations of a program, those of its parts too."""
+    for equation in all_of:
+        yield from equations(equation.params["jaxpr"].jaxpr.eqns) if equation.primitive.name == "jit" else [equation]
 
 
 def variables(atoms: Any) -> list[Any]:

@@ -24,15 +24,14 @@ from ..tree import at, leaves
 from .again import has_backward, refuse_other_lengths, run_blocks
 from .choose import DEEP, LONGEST, count
 from .jax_conv import on_cpu
-from .jax_whole import equations
-from .late import scan_apart
+from .late import equations, scan_apart
 
 __all__ = ["apart", "is_stacked", "stack", "unwrapped"]
 
 LEAST = 8  # blocks in a run
 COMBINATORS = Chain, Concat, Product, Sum
 # Operations that XLA takes apart on a CPU. What it has in between lies where another half's may lie, which would wait for it then.
-HIDDEN = {"reduce_max", "reduce_min", "argmax", "argmin", "sort", "gather", "scatter-add", "cumsum", "concatenate", "pad"}
+HIDDEN = {"reduce_max", "reduce_min", "argmax", "argmin", "sort", "gather", "scatter-add", "cumsum"}
 
 
 class Stack(Chain, init=False):
