@@ -33,7 +33,7 @@ class Langevin(pc.SGD):
         return (p - rate * (g + 0.1 * (ops.uniform(g.shape) - 0.5) / ops.weight.sum()),)
 
 
-WAYS = {"parts": {"ROWS": 4, "SCANNED": 1e-12}, "halves": {"ROWS": 10**9, "HALVES_SCANNED": 0.0, "ROWS_HALVED": 5, "DEEP": 99}}
+WAYS = {"parts": {"ROWS": 4, "SCANNED": 1e-12}, "halves": {"ROWS": 10**9, "HALVES_SCANNED": 0.0, "ROWS_HALVED": 5, "DEEP_SCANNED": 99}}
 
 
 @pytest.fixture(params=WAYS)
@@ -263,7 +263,9 @@ def test_only_what_takes_long_enough_is_cut():
     assert rows_of_part(pc.RNN(16) >> pc.Linear(10), sgd, 32, x) == 0
     assert rows_of_part(pc.LSTM(512) >> pc.Linear(10), sgd, 32, x) == 0
     assert rows_of_part(pc.Conv1d(32, 3) >> pc.RNN(128) >> pc.Linear(10), sgd, 16, x) == 0  # not in halves
-    assert rows_of_part(pc.RNN(128, outputs="every") >> pc.RNN(128) >> pc.Linear(10), sgd, 16, x) == 0  # nor these
+    several = [pc.RNN(64, outputs="every")] * 3
+    assert rows_of_part(pc.Chain(*several[:2], pc.RNN(64), pc.Linear(10)), sgd, 8, x) == 4
+    assert rows_of_part(pc.Chain(*several, pc.RNN(64), pc.Linear(10)), sgd, 8, x) == 0  # nor these
 
 
 @pytest.mark.parametrize(("size", "module"), [(32, jax_cut), (64, jax_parts)])

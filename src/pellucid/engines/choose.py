@@ -39,15 +39,17 @@ TARGET, LONG = 0.1, 2.0  # seconds of work in a compiled chunk, about; and the m
 HALVED, LARGE, DEEP, COMPILE_HALVES = (120e-6, 1e-3), 2**16, 16, 0.45
 # Deep ones, of which equal blocks are a loop, in two as well, where a step takes so long, a half has so many rows, and its largest product
 # as many operations: for fewer, blocks one by one take less time, and XLA shares larger ones out itself.
-STACKED, HALF, WORTH = 180e-6, 16, (60e3, 10e6)
+STACKED, HALF, WORTH = 120e-6, 16, (60e3, 10e6)
 # One with convolutions goes through in so many parts where a step takes so long, each of so many rows at least: what is in between
 # stays in a core's cache. Each part has gradients of its own to be written and added up, which may take so much of the step.
 # The program holds no more than four: they take turns.
 CUT, LEAST_ROWS, AT_ONCE, COMPILE_PART, ADD_UP, SHARE = {10e-3: 8, 2e-3: 2}, 8, 4, 0.12, 0.4e-9, 0.1
 # A recurrent one goes through in parts, an even number of them, that take so long and have so many rows each: a part of fewer rows gains
-# nothing, and one that takes less time is not worth its start. Two of them are halves, which start together: steps that take so long, of so
-# many rows, are halved too. An array of so many weights, which a core's cache does not hold, is better read once for all rows.
-SCANNED, ROWS, HALVES_SCANNED, ROWS_HALVED, LARGE_SCANNED = 0.7e-3, 16, 0.15e-3, 8, 2**20
+# nothing, and one that takes less time is not worth its start. Two of them are halves of one program, which start together: steps that take
+# so long, of so many rows, are halved too. An array of so many weights, which a core's cache does not hold, is better read once for all
+# rows; and halves of more than three recurrent layers, each of which counts as eight, take seconds to compile.
+SCANNED, ROWS, LARGE_SCANNED = 0.7e-3, 16, 2**20
+HALVES_SCANNED, ROWS_HALVED, DEEP_SCANNED = 0.15e-3, 8, 28
 
 
 class Work(NamedTuple):
@@ -114,8 +116,8 @@ def parts_of_scan(sizes: list[int], batch: int, seconds: float, apart: bool) -> 
 
 
 def starts_apart(net: Layer) -> bool:
-    """Whether two parts of a recurrent network are programs of their own, too: halves of several recurrent layers take long to compile."""
-    return count(net) > DEEP or convolves(net)
+    """Whether two parts of a recurrent network are programs of their own, too."""
+    return count(net) > DEEP_SCANNED or convolves(net)
 
 
 @functools.lru_cache(256)
