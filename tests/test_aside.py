@@ -160,8 +160,8 @@ def every(equations):
         (32, 96, 56, 0),  # for smaller products a turn's own work counts too much
         (256, 16, 31, 0),
         (128, 16, 30, 0),  # fewer than 16 rows in a half
-        (64, 8, 32, 0),  # a step of less than 0.12 ms
-        (64, 16, 32, 16),
+        (64, 16, 32, 0),  # a step of 0.15 ms
+        (64, 32, 32, 16),
         (256, 16, 64, 32),
         (256, 16, 512, 0),  # XLA shares such products out
         (512, 16, 64, 0),  # copies of 1 MB in every turn

@@ -39,7 +39,7 @@ TARGET, LONG = 0.1, 2.0  # seconds of work in a compiled chunk, about; and the m
 HALVED, LARGE, DEEP, COMPILE_HALVES = (120e-6, 1e-3), 2**16, 16, 0.45
 # Deep ones, of which equal blocks are a loop, in two as well, where a step takes so long, a half has so many rows, and its largest product
 # as many operations: for fewer, blocks one by one take less time, and XLA shares larger ones out itself.
-STACKED, HALF, WORTH = 120e-6, 16, (60e3, 10e6)
+STACKED, HALF, WORTH = 250e-6, 16, (60e3, 10e6)
 # One with convolutions goes through in so many parts where a step takes so long, each of so many rows at least: what is in between
 # stays in a core's cache. Each part has gradients of its own to be written and added up, which may take so much of the step.
 # The program holds no more than four: they take turns.
