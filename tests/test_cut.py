@@ -106,13 +106,16 @@ def test_parts_of_images_and_series_add_up_to_the_whole(cut, net, options, monke
 
 @pytest.mark.parametrize(("options", "turns"), [({}, (8, 1)), ({"stride": 2}, (2, 4)), ({"dilation": 2}, (2, 4))])
 def test_parts_in_tiles_take_turns_one_at_a_time_and_others_four(options, turns, monkeypatch):
-    """What goes in tiles has products side by side already; another kernel with as many channels has not."""
+    """What goes in tiles has products side by side already; another kernel with as many channels has not. All parts are traced once."""
     made_to_cut(monkeypatch, 8)
+    traced, gradients = [], jax_cut.mean_gradients
+    monkeypatch.setattr(jax_cut, "mean_gradients", lambda *args: traced.append(args) or gradients(*args))
     monkeypatch.setattr(jax_conv, "WORK", 0)
     taken, scan = [], jax.lax.scan
     monkeypatch.setattr(jax.lax, "scan", lambda f, init, xs, **more: taken.append(xs.shape) or scan(f, init, xs, **more))
     fitted(pc.Conv2d(16, 1) >> pc.Conv2d(64, **options) >> pc.GlobalAvgPool() >> pc.Linear(4), IMAGES, batch_size=40, epochs=1)
     assert taken == [turns]
+    assert len(traced) == 1
 
 
 def test_a_population_of_networks_in_parts_computes_the_bits_of_single_fits(cut):

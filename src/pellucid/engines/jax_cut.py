@@ -23,6 +23,7 @@ products side by side already, it is one at a time.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -63,27 +64,24 @@ def chunk(net: Any, loss: Any, optimizer: Any, rows: int, aside: bool, state: An
     form = jax.tree.structure(state)
     net, state = unwrapped(net, state)
 
-    def part(ops: Any, state: Any, i: Any, first: Any) -> Any:
-        return mean_gradients(ops, net, loss, state.params, engine.batch_of(data, plan, i, first, rows), first)
-
-    def one(state: Any, i: Any, first: Any) -> Any:
-        return part(engine.JaxOps(seed=state.seed, step=state.step), state, i, first)
+    def one(state: Any, batch: Batch, first: Any) -> Any:
+        return mean_gradients(engine.JaxOps(seed=state.seed, step=state.step), net, loss, state.params, batch, first)
 
     def half(state: Any, i: Any, turn: Any, before: Any = None) -> tuple[Any, Any]:
         zero, first = turn
-        ops = Aside(zero, before, state.seed, state.step)
-        return part(ops, state, i, first), ops.loops
+        ops, batch = Aside(zero, before, state.seed, state.step), engine.batch_of(data, plan, i, first, rows)
+        return mean_gradients(ops, net, loss, state.params, batch, first), ops.loops
 
-    parts, at_once, begin = math.ceil(plan.rows.shape[1] / rows), AT_ONCE, (state, jnp.int32(0))
-    table = jnp.zeros((plan.rows.shape[0], 2 + len(loss.scores)), dtype=data.weight.dtype)
+    parts, at_once = math.ceil(plan.rows.shape[1] / rows), AT_ONCE
+    table, none = jnp.zeros((plan.rows.shape[0], 2 + len(loss.scores)), dtype=data.weight.dtype), jnp.int32(0)
     if aside:
         turns = [jnp.array([0, first], jnp.int32) for first in (*[0] * (TURNS - 1), rows)]
-        loops = jax_loop.kept_by(half, *begin, turns[0])
-        run, alive = with_values(half, *begin, turns[0], loops)
+        loops = jax_loop.kept_by(half, state, none, turns[0])
+        run, alive = with_values(half, state, none, turns[0], loops)
         values = jax_loop.zeros(2 * ([loops, alive],))
     else:
         turns, values, tiles, run = [], (), LOCAL.tiles, jax.jit(one)  # traced once for all parts
-        jax.eval_shape(run, *begin, jnp.int32(0))
+        jax.eval_shape(run, state, jax.eval_shape(lambda: engine.batch_of(data, plan, 0, 0, rows)), none)
         at_once = AT_ONCE if LOCAL.tiles == tiles else 1  # those in tiles have products side by side already
     at_once = min(parts, at_once)
     firsts = rows * jnp.arange(math.ceil(parts / at_once) * at_once, dtype=jnp.int32).reshape(-1, at_once)
@@ -95,7 +93,8 @@ def chunk(net: Any, loss: Any, optimizer: Any, rows: int, aside: bool, state: An
             halves = [run(state, i, turn, before) for turn, (before, _) in zip((turns[0], turns[-1]), values, strict=True)]
             found, values = [found for (found, _), _ in halves], tuple([loops, alive] for (_, loops), alive in halves)
         else:
-            _, each = lax.scan(lambda _, firsts: (None, [run(state, i, first) for first in firsts]), None, firsts)
+            batches = functools.partial(engine.batch_of, data, plan, i, size=rows)
+            _, each = lax.scan(lambda _, firsts: (None, [run(state, batches(first), first) for first in firsts]), None, firsts)
             found = [jax.tree.map(lambda a, k=k: a[k], some) for k in range(len(firsts)) for some in each]
         return *joined(optimizer, state, found, data._replace(x=None, target=None), plan, i, table), turns, values
 
