@@ -16,7 +16,7 @@ from ..tree import leaves, map_leaves
 from . import has_gpu, has_jax
 from .numpy import NumpyOps
 
-__all__ = ["choose_engine", "convolves", "predict_work", "rows_of_half", "starts_apart"]
+__all__ = ["choose_engine", "convolves", "longest", "predict_work", "rows_of_half", "starts_apart"]
 
 # Measured on two cores with benchmarks/calibrate.py, in seconds: for each step, layer, row of the batch, output of a layer
 # with weights, operation of its products (by kind), and weight (updating it). A convolution's and a scan's operations take longer.
@@ -29,7 +29,7 @@ GPU |= {"convolution": 3 / 40e12, "scan": 10 / 40e12}
 NUMPY_READ = 1.1e-9  # per weight: with small batches the products wait for memory, not for arithmetic
 COMPILE, COMPILE_PER_LAYER, IMPORT_JAX, START_GPU = 0.45, 0.015, 0.5, 1.0
 # Layers that a program for a CPU and one for a GPU holds: more of them in a run of equal blocks are a loop (stack.py). Fewer compile almost
-# as soon one by one, and a step takes up to a third less time.
+# as soon one by one, and a step takes up to a third less time; of large matrices, which a loop copies, twice as many on a CPU.
 LONGEST = 32, 48
 START = 0.005  # of a program that is compiled already
 SCAN_CALLS = 4  # a step of a scan is called like this many layers
@@ -95,8 +95,13 @@ def predict_work(net: Layer, params: Any, batch: int, data: Batch | None = None)
     elif not has_gpu():
         parts = parts_of(count(net), sizes, batch, jax, convolves=bool(used["convolution"]))
         cutting = (COMPILE_PART * min(parts, AT_ONCE) if used["convolution"] else COMPILE_HALVES) * (parts > 1)
-    compile = COMPILE + COMPILE_PER_LAYER * min(count(net), LONGEST[has_gpu()]) + cutting
+    compile = COMPILE + COMPILE_PER_LAYER * min(count(net), longest(max(sizes, default=0), has_gpu())) + cutting
     return Work(numpy, jax, compile + (0 if "jax" in sys.modules else IMPORT_JAX) + START_GPU * has_gpu(), parts, calls / (calls + arrays))
+
+
+def longest(largest: int, gpu: bool) -> int:
+    """How many layers of a run of equal blocks, whose largest matrix has so many numbers, are written out at most."""
+    return LONGEST[gpu] * (1 if gpu or largest <= LARGE else 2)
 
 
 def parts_of(layers: int, sizes: list[int], batch: int, seconds: float, convolves: bool) -> int:

@@ -22,7 +22,7 @@ from ..optimizers import Optimizer
 from ..settings import is_ours
 from ..tree import at, leaves
 from .again import has_backward, refuse_other_lengths, run_blocks
-from .choose import DEEP, LONGEST, count
+from .choose import DEEP, count, longest
 from .jax_conv import on_cpu
 from .late import equations, scan_apart
 
@@ -109,7 +109,8 @@ def stack(Ops: Any, net: Layer, optimizer: Any, state: Any, batch: Any, rows: in
 
     new = stacked(0, aside) if rows and aside else net
     if new == net or written_out(new) > DEEP:
-        new, rows = stacked(LONGEST[not on_cpu()]), 0 if aside else rows
+        largest = max((a.size for a in jax.tree.leaves(state.params) if a.ndim > 1), default=0)
+        new, rows = stacked(longest(largest, not on_cpu())), 0 if aside else rows
     return state if new == net else state._replace(params=join(new, state.params, rows), slots=join(new, state.slots, rows))
 
 
