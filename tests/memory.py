@@ -3,32 +3,33 @@
 import re
 from pathlib import Path
 
-VIEWS = {"bitcast", "get-tuple-element", "parameter", "tuple"}  # which nothing is computed for
+VIEWS = {"bitcast", "get-tuple-element", "parameter", "tuple"}  # for which nothing is computed
 
 
 def shared(folder):
     """The pairs of operations, one of each half, whose results lie in the same memory: one of them waits for the other."""
     (program,) = Path(folder).glob("*cpu_after_optimizations.txt")
     places = Path(f"{program.with_suffix('')}-buffer-assignment.txt").read_text()
-    half = halves(program.read_text())
-    pairs = set()
+    half, pairs, seen = halves(program.read_text()), set(), set()
     for allocation in re.split(r"\n(?=allocation )", places):
         found = [
             (half[name], name, int(offset), int(offset) + int(size))
             for name, size, offset in re.findall(r"value: <\d+ ([\w.\-]+)\S* @\d+> \(size=(\d+),offset=(\d+)\)", allocation)
             if name in half
         ]
+        seen |= {name for _, name, *_ in found}
         pairs |= {
             (one, other)
             for first, one, begin, end in found
             for second, other, start, stop in found
             if (first, second) == (0, 1) and begin < stop and start < end
         }
+    assert seen == half.keys()  # or XLA writes it down in another way now
     return pairs
 
 
 def halves(text):
-    """Of every operation that belongs to one half: to which. They follow from two of the operations that do nothing."""
+    """Of every operation that belongs to one half, those in its loops too: to which. They follow from two that do nothing."""
     computations = {}
     for line in text.splitlines():
         if begins := re.match(r"(?:ENTRY )?%([\w.\-]+) \(", line):
@@ -47,7 +48,6 @@ def halves(text):
     found = {}
     for name, (kind, _, inner, _) in step.items():
         if len(of[name]) == 1 and kind not in (*VIEWS, "sort"):
-            (found[name],) = of[name]
-            for part in inner:
-                found |= {each: found[name] for each, (kind, *_) in computations[part].items() if kind not in VIEWS}
+            parts = [computations[part] for part in inner] or [{name: (kind,)}]
+            found |= {each: min(of[name]) for part in parts for each, (kind, *_) in part.items() if kind not in VIEWS}
     return found

@@ -7,6 +7,7 @@ import pytest
 import pellucid as pc
 from pellucid.engines import jax as engine
 from pellucid.engines import jax_cut
+from pellucid.engines.stack import is_stacked
 from pellucid.training.loop import plan_of
 from pellucid.training.step import Plan, State
 
@@ -34,6 +35,7 @@ def test_halves_share_no_memory(net, shape, tmp_path):
     data = model.as_batch(np.zeros((640, *shape), "f4"), np.arange(640) % 10)
     state = State(model.params, optimizer.slots(model.params), optimizer.numbers("float32"), np.int32(0), np.uint32(0))
     state = engine.stack(net, model.loss, optimizer.kind(), state, data, size)
+    assert is_stacked(state.params) == (len(net.layers) > 32)
     plan = Plan(*plan_of(np.arange(640), size), np.full(10, 0.01, np.float32), np.int32(10))
     options = {"xla_dump_to": str(tmp_path), "xla_dump_hlo_as_text": True}
     chunk = jax.jit(jax_cut.chunk.function, static_argnums=range(5))

@@ -302,3 +302,9 @@ def test_all_that_a_step_of_a_half_makes_is_carried_through_its_loop(layer):
         dear = [v for e in every(body.eqns) if e.primitive.name in ("dot_general", "concatenate", "tanh") for v in e.outvars]
         assert dear
         assert {v for e in body.eqns for v in e.outvars if v in dear} <= set(body.outvars)
+    inside = [*every(steps.eqns)]
+    joined = {v for e in inside if e.primitive.name == "concatenate" for v in e.outvars}  # anew wherever they are reshaped
+    looks = [e for e in inside if e.primitive.name == "reshape" and e.invars[0] not in joined and e.outvars[0].aval.size >= 6 * 7 * 5]
+    assert looks
+    for look in looks:  # what is looked at in another way is not kept once more
+        assert not {*look.invars, *look.outvars} <= set(steps.outvars)

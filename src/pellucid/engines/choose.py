@@ -95,13 +95,18 @@ def predict_work(net: Layer, params: Any, batch: int, data: Batch | None = None)
     elif not has_gpu():
         parts = parts_of(count(net), sizes, batch, jax, convolves=bool(used["convolution"]))
         cutting = (COMPILE_PART * min(parts, AT_ONCE) if used["convolution"] else COMPILE_HALVES) * (parts > 1)
-    compile = COMPILE + COMPILE_PER_LAYER * min(count(net), longest(max(sizes, default=0), has_gpu())) + cutting
+    compile = COMPILE + COMPILE_PER_LAYER * min(count(net), longest(params, has_gpu())) + cutting
     return Work(numpy, jax, compile + (0 if "jax" in sys.modules else IMPORT_JAX) + START_GPU * has_gpu(), parts, calls / (calls + arrays))
 
 
-def longest(largest: int, gpu: bool) -> int:
-    """How many layers of a run of equal blocks, whose largest matrix has so many numbers, are written out at most."""
-    return LONGEST[gpu] * (1 if gpu or largest <= LARGE else 2)
+def longest(params: Any, gpu: bool) -> int:
+    """How many layers of a run of equal blocks are written out at most."""
+    return LONGEST[gpu] * (1 if gpu or largest(params) <= LARGE else 2)
+
+
+def largest(params: Any) -> int:
+    """How many numbers the largest array has."""
+    return max((leaf.size for _, leaf in leaves(params)), default=0)
 
 
 def parts_of(layers: int, sizes: list[int], batch: int, seconds: float, convolves: bool) -> int:
@@ -133,8 +138,8 @@ def convolves(net: Layer) -> bool:
 
 def rows_of_half(net: Layer, params: Any, batch: int, data: Batch) -> int:
     """How many rows of a batch go through a network at once whose equal blocks are a loop, beside the others; 0 where all do."""
-    rows, largest = math.ceil(batch / 2), max((leaf.size for _, leaf in leaves(params)), default=0)
-    worth = batch >= 2 * HALF and largest <= LARGE and WORTH[0] <= 2 * rows * largest <= WORTH[1]
+    rows, size = math.ceil(batch / 2), largest(params)
+    worth = batch >= 2 * HALF and size <= LARGE and WORTH[0] <= 2 * rows * size <= WORTH[1]
     return rows if worth and predict_work(net, params, batch, data).jax >= STACKED else 0
 
 

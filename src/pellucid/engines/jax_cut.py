@@ -111,7 +111,7 @@ class Aside(jax_loop.Looping):
 
     def alive(self, program, count):
         others, ends = {*program.constvars, *program.invars[:count]}, program.outvars[:count]
-        return [v for v in dict.fromkeys([*waited_for(program), *ends]) if v not in others]
+        return [*dict.fromkeys([*waited_for(program, others), *(v for v in ends if v not in others)])]
 
 
 def with_values(function: Any, *args: Any) -> tuple[Any, list[Any]]:
@@ -122,7 +122,7 @@ def with_values(function: Any, *args: Any) -> tuple[Any, list[Any]]:
     closed, shape = jax.make_jaxpr(function, return_shape=True)(*args)
     program, count = closed.jaxpr, len(jax.tree.leaves(shape[0]))
     others = {*program.constvars, *program.invars, *program.outvars[count:]}
-    alive = [v for v in waited_for(program) if v not in others]
+    alive = waited_for(program, others)
     run = jaxpr_as_fun(ClosedJaxpr(program.replace(outvars=[*program.outvars, *alive]), closed.consts))
 
     def both(*args: Any) -> tuple[Any, list[Any]]:
@@ -132,8 +132,8 @@ def with_values(function: Any, *args: Any) -> tuple[Any, list[Any]]:
     return both, [v.aval for v in alive]
 
 
-def waited_for(program: Any) -> list[Any]:
-    """What has a place in memory of its own.
+def waited_for(program: Any, others: set[Any]) -> list[Any]:
+    """What has a place in memory of its own, but for `others` and what they are reshaped to.
 
     An array and what it is reshaped to have one place, so one of the two is enough. But joined arrays are joined anew wherever they are
     reshaped. What is transposed is read as it was, except in a loop.
@@ -153,4 +153,4 @@ def waited_for(program: Any) -> list[Any]:
         for v in [*arrays, *(read if reads else ())]:
             v = v if equation.primitive.name == "while" else turned.get(v, v)
             found[same.get(v, v)] = v
-    return [*found.values()]
+    return [v for place, v in found.items() if others.isdisjoint((place, v))]

@@ -109,8 +109,7 @@ def stack(Ops: Any, net: Layer, optimizer: Any, state: Any, batch: Any, rows: in
 
     new = stacked(0, aside) if rows and aside else net
     if new == net or written_out(new) > DEEP:
-        largest = max((a.size for a in jax.tree.leaves(state.params) if a.ndim > 1), default=0)
-        new, rows = stacked(longest(largest, not on_cpu())), 0 if aside else rows
+        new, rows = stacked(longest(state.params, not on_cpu())), 0 if aside else rows
     return state if new == net else state._replace(params=join(new, state.params, rows), slots=join(new, state.slots, rows))
 
 
