@@ -21,6 +21,8 @@ from .table import LAYERS, LOSSES, OPTIMIZERS
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "getuid"), reason="folders have no owners here")
 
+tried = pytest.mark.skipif(not programs.KNOWN, reason="of a JAX that has not been tried, programs are kept by JAX alone")
+
 PROGRAM = """
 import numpy as np, jax
 traced = []
@@ -42,6 +44,7 @@ def fit(folder, **more):
     return int(traced), int(hits), params
 
 
+@tried
 def test_a_new_process_takes_the_programs_of_the_one_before_traces_nothing_and_gets_the_same_weights(tmp_path):
     traced, hits, params = fit(tmp_path / "cache")
     files = sorted(tmp_path.rglob("*-program"))
@@ -68,6 +71,11 @@ def test_with_several_devices_programs_are_traced_and_kept_by_jax(tmp_path):
     assert traced > 0
     assert hits >= 2
     assert again == params
+
+
+def test_of_a_jax_that_has_not_been_tried_programs_are_kept_by_jax_alone(monkeypatch):
+    monkeypatch.setattr(programs, "KNOWN", False)
+    assert name_of() is None
 
 
 def test_all_that_is_ours_is_found_by_name_and_what_is_the_users_own_is_traced():
@@ -106,6 +114,7 @@ CHANGES = [  # in what is changed, its name, what it becomes, and whether that i
 ]
 
 
+@tried
 def test_a_program_has_another_name_for_all_that_it_depends_on(monkeypatch):
     names = [name_of(), name_of(pc.Linear(4)), name_of(shape=(5, 3)), name_of(double=True), name_of(precision="float32")]
     names += [name_of(made_by=one) for one in (engine.evaluate, jax_cut.chunk, jax_loop.chunk, jax_loop.wide_chunk)]

@@ -25,7 +25,7 @@ from .jax_conv import on_cpu
 from .jax_kernel import scan_rows
 from .jax_whole import refused, run_steps, with_kernels
 from .ops import Ops
-from .programs import kept
+from .programs import KNOWN, kept
 from .stack import apart, is_stacked, unwrapped
 
 __all__ = ["JaxOps"]
@@ -37,13 +37,13 @@ settings: Any = jax.config
 
 
 def options() -> dict[str, Any] | None:
-    """What XLA is told when it compiles a training chunk, if it knows these words: JAX 0.8 to 0.11 do, a later one is asked.
+    """What XLA is told when it compiles a training chunk, if it knows these words; one that has not been tried is asked.
 
     On CPU it would copy weights that are read by the backward pass before they are updated, in every step.
     """
     wanted = {"xla_cpu_copy_insertion_use_region_analysis": True}
     try:
-        known = on_cpu() and (jax.__version_info__ < (0, 12) or jax.jit(lambda x: x, compiler_options=wanted).lower(0.0).compile())
+        known = on_cpu() and (KNOWN or jax.jit(lambda x: x, compiler_options=wanted).lower(0.0).compile())
         return wanted if known else None
     except jax.errors.JaxRuntimeError:  # it does not
         return None

@@ -50,7 +50,8 @@ TURNS = 12  # operations that do nothing
 # Operations whose results XLA does not compute once more wherever they are needed, so that they have places in memory; and those of which
 # that holds for what they read, too
 MADE = "gather", "optimization_barrier", "exp", "log", "tanh", "erf", "rsqrt", "sqrt", "div"
-READ = "dot_general", "while", "reduce_", "argm", "concatenate"
+JOINS = "concatenate", "stack"
+READ = "dot_general", "while", "reduce_", "argm", *JOINS
 
 
 def train(net: Any, loss: Any, optimizer: Any, state: Any, data: Batch, plan: Any, rows: int) -> tuple[Any, Any]:
@@ -139,7 +140,7 @@ def waited_for(program: Any, others: set[Any]) -> list[Any]:
     reshaped. What is transposed is read as it was, except in a loop.
     """
     found, same, turned = dict[Any, Any](), dict[Any, Any](), dict[Any, Any]()
-    joined = {v for e in program.eqns if e.primitive.name == "concatenate" for v in e.outvars}
+    joined = {v for e in program.eqns if e.primitive.name in JOINS for v in e.outvars}
     anew = joined.difference(*(variables(e.invars) for e in program.eqns if e.primitive.name != "reshape"), variables(program.outvars))
     for equation in program.eqns:
         names = {one.primitive.name for one in equations([equation])}

@@ -29,9 +29,10 @@ from . import cores, started
 from .cache import keep_programs
 from .jax_conv import on_cpu
 
-__all__ = ["kept"]
+__all__ = ["KNOWN", "kept"]
 
 settings: Any = jax.config
+KNOWN = jax.__version_info__ < (0, 13)  # whether this JAX is one of those that have been tried, 0.8 to 0.12; a later one may do otherwise
 FOLDER = keep_programs()
 FLAGS = {name: value for name, value in os.environ.items() if name.startswith(("XLA_", "JAX_"))}
 OURS = __name__.partition(".")[0]
@@ -149,8 +150,8 @@ def are_ours(things: Any) -> bool:
 
 def digest(made_by: Kept, kind: Kind) -> str | None:
     """A name for what a program is made from; None where that cannot be told."""
-    if jax.__version_info__ >= (0, 12) or not FLAGS.get("XLA_FLAGS", "--").lstrip().startswith("--"):
-        return None  # a JAX that may do otherwise (see Hits); flags in a file, which may change
+    if not KNOWN or not FLAGS.get("XLA_FLAGS", "--").lstrip().startswith("--"):
+        return None  # a JAX that may count otherwise (see Hits); flags in a file, which may change
     told = {name: value for name, value in settings.values.items() if name not in ("jax_enable_x64", "jax_default_matmul_precision")}
     versions = sys.version, jax.__version__, jax.lib.__version__, np.__version__, cores()
     function, flags = made_by.function, (made_by.options, sorted(FLAGS.items()), sorted(told.items(), key=repr))
