@@ -161,3 +161,12 @@ def test_padding_is_never_shown_with_wrong_numbers():
     assert steps == ["h¹₁", "h¹₂"]  # then one of the two sequences has ended, and its state is kept
     for name in ("∇W_xh¹", "∇W_hh¹", "∇b¹"):
         assert any(formula.startswith(name) for formula in lines), name
+
+
+def test_padding_has_no_share_in_what_batch_norm_is_shown_to_compute():
+    model = pc.Network(pc.BatchNorm() >> pc.Linear(1), (3, 2), pc.SquaredError(), dtype="float64")
+    X, y = np.random.default_rng(0).normal(size=(2, 3, 2)), np.ones((2, 3, 1))
+    lines = worked(model.explain(X, y, lengths=[2, 3], check=False))
+    mean = np.mean([*X[0, :2], *X[1]], axis=0)
+    np.testing.assert_allclose(lines["m¹ = Σ ω ⊙ a⁰"].result.values[:, 0], mean)
+    assert "z¹ = scale¹ ⊙ x̂¹ + shift¹" in lines

@@ -17,8 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from ..engines.numpy import NumpyOps
 from ..layers.activations import Activation
 from ..layers.combine import Chain, Concat, Parallel, Product
+from ..layers.normalise import shares
 from ..layers.wrap import Repeat
 from ..tree import at, is_buffer, learnable, readable
 from .calculate import Calculation
@@ -319,8 +321,8 @@ class Writer:
         if "_mask" in arrays:
             arrays["M"] = arrays["_mask"]
         matrices = {name: columns(a) for name, a in arrays.items() if a.ndim <= 2 or name in (token, source, f"d{token}", f"d{source}")}
-        share = np.repeat(np.ravel(self.trace.batch.weight), max(1, matrices[source].shape[-1] // max(1, len(self.trace.batch.weight))))
-        numbers: dict[str, Any] = {"ω": share[None] / share.sum()}
+        ops = NumpyOps(weight=self.trace.batch.weight, lengths=call.lengths)
+        numbers: dict[str, Any] = {"ω": columns(shares(ops, np.asarray(call.x, float)))} if np.ndim(call.x) > 1 else {}
         functions: dict[str, Any] = {}
         for part in filter(None, (layer, getattr(layer, "activation", None))):
             if isinstance(part, Activation):

@@ -8,7 +8,7 @@ import numpy as np
 
 from .base import Array, Layer, ShapeError
 
-__all__ = ["BatchNorm", "LayerNorm"]
+__all__ = ["BatchNorm", "LayerNorm", "shares"]
 
 
 class Normalise(Layer):
@@ -32,9 +32,9 @@ class BatchNorm(Normalise):
     Backward  g = dy ⊙ scale,   dx = r (g − ω(Σg + x̂ Σ g x̂)),   dscale = Σ dy x̂,   dshift = Σ dy
 
     The sums run over all rows and positions; ω is their share of the weight (1/N if all weigh the same), so a
-    row of weight 2 is two rows, and one of weight 0, or padding, is none: it gets x̂ = 0, or it would grow from layer to
-    layer where the others are alike. While training, running means of m and of the variance are kept (both plain, the
-    variance without n/(n − 1)); otherwise these stand in place of the batch's, and dx = r g.
+    row of weight 2 is two rows, and one of weight 0, or padding, is none. While training, running means of m and
+    of the variance are kept (both plain, the variance without n/(n − 1)); otherwise these stand in place of the
+    batch's, and dx = r g.
 
     Parameters
     ----------
@@ -66,8 +66,8 @@ class BatchNorm(Normalise):
                 ops.keep(name, (1 - self.momentum) * p[name] + self.momentum * now)
         r = 1 / ops.xp.sqrt(var + self.epsilon)
         x_hat = (x - mean) * r
-        if share is not None:
-            x_hat = ops.xp.where(share > 0, x_hat, 0)
+        if ops.training and ops.weight is not None:  # a row that is not there would grow from layer to layer where the others are alike
+            x_hat = ops.xp.where(ops.weight.reshape(-1, *(1,) * (x.ndim - 1)) > 0, x_hat, 0)
         return x_hat * p["scale"] + p["shift"], (x_hat, r, share)
 
     def backward(self, ops, p, cache, dy, wrt_input=True):
