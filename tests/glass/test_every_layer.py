@@ -170,3 +170,13 @@ def test_padding_has_no_share_in_what_batch_norm_is_shown_to_compute():
     mean = np.mean([*X[0, :2], *X[1]], axis=0)
     np.testing.assert_allclose(lines["m¹ = Σ ω ⊙ a⁰"].result.values[:, 0], mean)
     assert "z¹ = scale¹ ⊙ x̂¹ + shift¹" in lines
+
+
+def test_a_row_of_weight_zero_is_shown_as_batch_norm_takes_it():
+    model = pc.Network(pc.BatchNorm() >> pc.Linear(1), (2,), pc.SquaredError(), dtype="float64")
+    X, y = np.random.default_rng(0).normal(size=(3, 2)), np.ones((3, 1))
+    page = model.explain(X, y, sample_weight=[1.0, 0.0, 2.0], check=False)
+    assert "z¹ = scale¹ ⊙ x̂¹ + shift¹" in worked(page)
+    shown = next(line for s in page.sections for line in s.lines if line.formula.startswith("x̂¹")).result.values
+    np.testing.assert_array_equal((shown == 0).all(0), [False, True, False])
+    assert "x̂¹ = r¹ ⊙ (a⁰ − m¹)" in worked(model.explain(X[:1], y[:1], check=False))  # a single row is 0 by what is shown

@@ -32,7 +32,7 @@ class Working(NamedTuple):
     numbers: list[Any] | None
     result: Matrix
     entry: bool = False  # whether it is one entry of a matrix that is too large to be shown
-    given: bool = False  # whether the value did not come from the right side
+    given: str = ""  # what the value is, if it did not come from the right side
 
 
 class Shown(NamedTuple):
@@ -124,8 +124,8 @@ class Calculation:
             if not equals:
                 return None
             target = read(left)
-            if target[1] in self.more.get("given", ()):
-                return Working(left, right, None, Matrix(self.names[target[1]], self.limit), given=True)
+            if given := self.more.get("given", {}).get(target[1]):
+                return Working(left, right, None, Matrix(self.names[target[1]], self.limit), given=given)
             node = read(right)
             if target[0] == "entry":
                 return self.at_largest(left, right, node, target)

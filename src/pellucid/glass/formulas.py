@@ -124,7 +124,7 @@ class Writer:
             for e in group:
                 left, equals, right = e.partition(" = ")
                 if single and single.given:
-                    lines.append(Line(substitute(left, names), None, single.result, where, "kept from before, not of this batch"))
+                    lines.append(Line(substitute(left, names), None, single.result, where, single.given))
                     continue
                 result = (
                     single.result

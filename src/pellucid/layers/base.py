@@ -132,7 +132,7 @@ class Layer(Settings):
         """What `formulas` speaks of beside x, y, their flows, parameters and settings: values by name, from one traced call.
 
         `inner` are the calls of this layer's children. Matrices have examples as columns; a series is a dict by number.
-        Names in a tuple called "given" did not come from this call's formulas.
+        A dict called "given" says of names that did not come from this call's formulas what they are instead.
         """
         return {}
 

@@ -32,7 +32,7 @@ class BatchNorm(Normalise):
     Backward  g = dy ⊙ scale,   dx = r (g − ω(Σg + x̂ Σ g x̂)),   dscale = Σ dy x̂,   dshift = Σ dy
 
     The sums run over all rows and positions; ω is their share of the weight (1/N if all weigh the same), so a
-    row of weight 2 is two rows, and one of weight 0, or padding, is none. While training, running means of m and
+    row of weight 2 is two rows, and one of weight 0 (where x̂ = 0), or padding, is none. While training, running means of m and
     of the variance are kept (both plain, the variance without n/(n − 1)); otherwise these stand in place of the
     batch's, and dx = r g.
 
@@ -60,7 +60,7 @@ class BatchNorm(Normalise):
         mean, var, share = p["_mean"], p["_var"], None
         if ops.training:
             share, axes = shares(ops, x), tuple(range(x.ndim - 1))
-            mean = (share * x).sum(axes)
+            mean = ops.note("m", (share * x).sum(axes))
             var = (share * (x - mean) ** 2).sum(axes)
             for name, now in (("_mean", mean), ("_var", var)):
                 ops.keep(name, (1 - self.momentum) * p[name] + self.momentum * now)
@@ -68,7 +68,7 @@ class BatchNorm(Normalise):
         x_hat = (x - mean) * r
         if ops.training and ops.weight is not None:  # a row that is not there would grow from layer to layer where the others are alike
             x_hat = ops.xp.where(ops.weight.reshape(-1, *(1,) * (x.ndim - 1)) > 0, x_hat, 0)
-        return x_hat * p["scale"] + p["shift"], (x_hat, r, share)
+        return ops.note("x̂", x_hat) * p["scale"] + p["shift"], (x_hat, r, share)
 
     def backward(self, ops, p, cache, dy, wrt_input=True):
         x_hat, r, share = cache
@@ -87,11 +87,13 @@ class BatchNorm(Normalise):
         return [*first, "r = 1 / √(v + ε)", "x̂ = r ⊙ (x − m)", "y = scale ⊙ x̂ + shift"], back
 
     def quantities(self, call, inner):
-        p = call.params
-        running = (call.x - p["_mean"]) / np.sqrt(p["_var"] + self.epsilon) * p["scale"] + p["shift"]
-        if not np.allclose(running, call.y, rtol=1e-4, atol=1e-6):
+        p, x_hat = call.params, call.notes["x̂"][0]
+        if "m" not in call.notes:  # not training
+            given = dict.fromkeys(("m", "v"), "kept from before, not of this batch")
+            return {"m": p["_mean"][:, None], "v": p["_var"][:, None], "ω": np.zeros((1, 1)), "given": given}
+        if ((x_hat != 0) | np.isclose(call.x, call.notes["m"][0])).all():  # no row of weight 0
             return {}
-        return {"m": p["_mean"][:, None], "v": p["_var"][:, None], "ω": np.zeros((1, 1)), "given": ("m", "v")}  # not training
+        return {"x̂": x_hat.reshape(-1, x_hat.shape[-1]).T, "given": {"x̂": "x less its mean, times r; 0 for a row of weight 0"}}
 
 
 class LayerNorm(Normalise):
